@@ -1,0 +1,225 @@
+// Package record is what berth keeps in its journal, as data: the lease of a
+// session, its specification, the operation ledger's rows, tombstones and the
+// host's own facts, with their binary encoding and its versions.
+//
+// It owns names, shapes and encodings of persisted facts. It refuses to know
+// how they are ordered, written or changed: statefs/journal carries them as
+// opaque bodies, daemon/internal/engine is the only writer, berthctl decodes
+// them for people. Encodings are additive: fields are never renumbered, a
+// reader keeps unknown fields out of its way. A golden file per version is
+// kept for ever.
+package record
+
+import "time"
+
+// Type says what a journal entry's body is. Zero is invalid.
+type Type uint16
+
+// The record types. Values are part of the format.
+const (
+	TypeHost      Type = 1 // Host, key: none
+	TypeSpec      Type = 2 // Spec, key: session
+	TypeLease     Type = 3 // Lease, key: session
+	TypeOperation Type = 4 // Operation, key: uid, kind, key (inside the body)
+	TypeTombstone Type = 5 // Tombstone, key: session; ends Spec and Lease of it
+	TypeForget    Type = 6 // no body, key: session; ends everything of it
+)
+
+// Host is what the daemon remembers of itself.
+type Host struct {
+	HostID string `json:"host_id"`
+	// GenerationFloor is a generation that no session that is new to the
+	// journal may start at or below.
+	GenerationFloor uint64 `json:"generation_floor"`
+	// Epoch is the epoch of the last start; see sys.Epoch.
+	Epoch string `json:"epoch"`
+	// ScanProven is the epoch in which reading other processes' environments
+	// was proven to work.
+	ScanProven string `json:"scan_proven,omitempty"`
+}
+
+// Spec is what a client asked a session to be. It changes only when a vacant
+// session is started with another one.
+type Spec struct {
+	Session string `json:"session"`
+	// Digest is the hex SHA-256 of the canonical JSON of the fields below.
+	Digest  string   `json:"digest"`
+	Command []string `json:"command"`
+	Env     []string `json:"env,omitempty"`
+	// Workspace is an absolute path; empty = one that berth makes and owns.
+	Workspace string `json:"workspace,omitempty"`
+	Provider  string `json:"provider"`
+	Terminal  bool   `json:"terminal,omitempty"`
+	Rows      uint16 `json:"rows,omitempty"`
+	Cols      uint16 `json:"cols,omitempty"`
+	// Grace is the time between TERM and kill; negative = the default.
+	Grace time.Duration `json:"grace"`
+	// ReserveBytes and ReserveInodes are the room that is set aside.
+	ReserveBytes  uint64 `json:"reserve_bytes"`
+	ReserveInodes uint64 `json:"reserve_inodes"`
+	// Limits as in sandbox.Limits; zero = none.
+	MaxProcesses   uint64 `json:"max_processes,omitempty"`
+	MaxMemoryBytes uint64 `json:"max_memory_bytes,omitempty"`
+	MaxCPUPercent  uint64 `json:"max_cpu_percent,omitempty"`
+	MaxOpenFiles   uint64 `json:"max_open_files,omitempty"`
+}
+
+// Lease is the durable record of one session: which instance it may have and
+// what is still owed. It holds all that is needed to find and stop its wrapper.
+// Times named …At without a unit are CLOCK_BOOTTIME of Epoch.
+type Lease struct {
+	Session string `json:"session"`
+	// Owner of the session.
+	UID uint32 `json:"uid"`
+	GID uint32 `json:"gid"`
+	// Epoch is the epoch in which this value was written.
+	Epoch string `json:"epoch"`
+	// Event is the name of the event that led here, for the audit log; Wall is
+	// when, in wall time.
+	Event string    `json:"event"`
+	Wall  time.Time `json:"wall"`
+
+	// State, as lease.State.
+	State          string        `json:"state"`
+	NextGeneration uint64        `json:"next_generation"`
+	Instance       string        `json:"instance,omitempty"`
+	Generation     uint64        `json:"generation,omitempty"`
+	Reuse          bool          `json:"reuse,omitempty"`
+	Deadline       time.Duration `json:"deadline,omitempty"`
+	Frozen         bool          `json:"frozen,omitempty"`
+	LinkLostAt     time.Duration `json:"link_lost_at,omitempty"`
+	Stop           *Stop         `json:"stop,omitempty"`
+
+	// Wrapper is where the instance's process is to be found.
+	Wrapper Wrapper `json:"wrapper"`
+	// Workspace is the session's directory; WorkspaceMade says that berth made
+	// it and deletes it.
+	Workspace     string `json:"workspace,omitempty"`
+	WorkspaceMade bool   `json:"workspace_made,omitempty"`
+	// ReservedBytes and ReservedInodes are the room set aside now.
+	ReservedBytes  uint64 `json:"reserved_bytes,omitempty"`
+	ReservedInodes uint64 `json:"reserved_inodes,omitempty"`
+	// Deletion is set from the moment that a delete was accepted.
+	Deletion *Deletion `json:"deletion,omitempty"`
+	// Debts are releases owed to providers.
+	Debts []Debt `json:"debts,omitempty"`
+	// Exit is how the last instance ended.
+	Exit *Exit `json:"exit,omitempty"`
+	// ReleasedWall is when the session last became vacant, wall time.
+	ReleasedWall time.Time `json:"released_wall,omitzero"`
+	// Unreadable says that this lease stands for a record that did not decode,
+	// and why.
+	Unreadable string `json:"unreadable,omitempty"`
+}
+
+// Stop is the owed stop of a lease in a stopping state, as lease.Stop.
+type Stop struct {
+	Instance        string        `json:"instance,omitempty"` // empty = the whole session
+	Generation      uint64        `json:"generation,omitempty"`
+	Reason          string        `json:"reason"`
+	RequestedAt     time.Duration `json:"requested_at"`
+	NextAttemptAt   time.Duration `json:"next_attempt_at,omitempty"`
+	Attempts        int           `json:"attempts"`
+	LastError       string        `json:"last_error,omitempty"`
+	AttemptID       string        `json:"attempt_id,omitempty"`
+	AttemptStart    time.Duration `json:"attempt_started_at,omitempty"`
+	AttemptDeadline time.Duration `json:"attempt_deadline,omitempty"`
+	ExhaustedAt     time.Duration `json:"exhausted_at,omitempty"`
+	NextRecheckAt   time.Duration `json:"next_recheck_at,omitempty"`
+	By              string        `json:"by,omitempty"`
+	Why             string        `json:"why,omitempty"`
+}
+
+// Wrapper is the physical side of an instance.
+type Wrapper struct {
+	// PID, StartTicks, PidfdInode and BootID identify the process; 0 before
+	// the wrapper was verified.
+	PID        int    `json:"pid,omitempty"`
+	StartTicks uint64 `json:"start_ticks,omitempty"`
+	PidfdInode uint64 `json:"pidfd_inode,omitempty"`
+	BootID     string `json:"boot_id,omitempty"`
+	// Leaf is the leaf's directory, LeafParentInode the inode of the directory
+	// above it; empty = no cgroup (weak evidence).
+	Leaf            string `json:"leaf,omitempty"`
+	LeafParentInode uint64 `json:"leaf_parent_inode,omitempty"`
+	// Extra are cgroup directories in other hierarchies.
+	Extra []string `json:"extra,omitempty"`
+	// TokenHash is the hex SHA-256 of the wrapper's token.
+	TokenHash string `json:"token_hash,omitempty"`
+	// RecipeDigest is the hex SHA-256 of the recipe that was sent.
+	RecipeDigest string `json:"recipe_digest,omitempty"`
+	Provider     string `json:"provider,omitempty"`
+	Handle       string `json:"handle,omitempty"`
+	Protocol     int    `json:"protocol,omitempty"`
+	AgentPID     int    `json:"agent_pid,omitempty"`
+}
+
+// Deletion is the intent to delete a session, and how far it has come.
+type Deletion struct {
+	Reason  string    `json:"reason"` // explicit, retention_expired, recovery
+	By      string    `json:"by,omitempty"`
+	Wall    time.Time `json:"wall"`
+	Discard bool      `json:"discard"`
+	// Step is the next step to do: stop, release, trash, purge.
+	Step string `json:"step"`
+	// Trash is the name that the workspace got in the trash directory.
+	Trash     string        `json:"trash,omitempty"`
+	Attempts  int           `json:"attempts,omitempty"`
+	NextAt    time.Duration `json:"next_at,omitempty"`
+	LastError string        `json:"last_error,omitempty"`
+}
+
+// Debt is one release that a provider still owes.
+type Debt struct {
+	Provider   string        `json:"provider"`
+	Handle     string        `json:"handle"`
+	Generation uint64        `json:"generation"`
+	Attempts   int           `json:"attempts,omitempty"`
+	NextAt     time.Duration `json:"next_at,omitempty"`
+	LastError  string        `json:"last_error,omitempty"`
+}
+
+// Exit is how an instance ended, as wire.Exit.
+type Exit struct {
+	Instance   string    `json:"instance"`
+	Generation uint64    `json:"generation"`
+	Kind       string    `json:"kind"`
+	Code       int       `json:"code,omitempty"`
+	Signal     int       `json:"signal,omitempty"`
+	Unknown    string    `json:"unknown,omitempty"`
+	Reason     string    `json:"reason,omitempty"`
+	By         string    `json:"by,omitempty"`
+	Wall       time.Time `json:"wall,omitzero"`
+}
+
+// Operation is one row of the operation ledger.
+type Operation struct {
+	UID     uint32 `json:"uid"`
+	Kind    string `json:"kind"` // start, stop, delete, …
+	Key     string `json:"key"`
+	Session string `json:"session"`
+	// Digest is the hex SHA-256 of the canonical request.
+	Digest string `json:"digest"`
+	// Done says that Result is final; otherwise the operation is in flight.
+	Done bool `json:"done"`
+	// Result is the JSON answer, at most 4 KiB; ErrorCode is set instead of a
+	// good answer when it failed for good.
+	Result    []byte    `json:"result,omitempty"`
+	ErrorCode string    `json:"error_code,omitempty"`
+	Conflicts uint64    `json:"conflicts,omitempty"`
+	Wall      time.Time `json:"wall"`
+	// Generation is the generation that the operation made, if any.
+	Generation uint64 `json:"generation,omitempty"`
+}
+
+// Tombstone is what stays of a deleted session.
+type Tombstone struct {
+	Session        string    `json:"session"`
+	UID            uint32    `json:"uid"`
+	LastGeneration uint64    `json:"last_generation"`
+	Wall           time.Time `json:"wall"`
+	Reason         string    `json:"reason"`
+	By             string    `json:"by,omitempty"`
+	// Evidence is the JSON of the evidence report that proved absence.
+	Evidence []byte `json:"evidence,omitempty"`
+}
