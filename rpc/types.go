@@ -1,0 +1,374 @@
+package rpc
+
+import "time"
+
+// SessionSpec is what a client asks a session to be.
+type SessionSpec struct {
+	// Command is the agent's argv, at least one element.
+	Command []string `json:"command"`
+	// Env is added to the agent's environment, as "NAME=value". Ids and
+	// settings only: secrets do not belong here.
+	Env []string `json:"env,omitempty"`
+	// Workspace is an absolute path of an existing directory that the session
+	// works in; it must belong to the owner and to no other session. Empty = an
+	// empty directory that berth makes, owns and deletes with the session.
+	Workspace string `json:"workspace,omitempty"`
+	// Provider is the sandbox provider's kind; empty = the first configured one
+	// that can do what the spec needs.
+	Provider string `json:"provider,omitempty"`
+	// Terminal gives the agent a pseudo terminal of Rows × Cols (default 24 × 80).
+	Terminal bool   `json:"terminal,omitempty"`
+	Rows     uint16 `json:"rows,omitempty"`
+	Cols     uint16 `json:"cols,omitempty"`
+	// GraceSeconds is the time between TERM and kill; absent = the daemon's
+	// setting, 0 = kill at once.
+	GraceSeconds *float64 `json:"grace_seconds,omitempty"`
+	// ReserveBytes and ReserveInodes are the room to set aside; absent = the
+	// daemon's setting.
+	ReserveBytes  *uint64 `json:"reserve_bytes,omitempty"`
+	ReserveInodes *uint64 `json:"reserve_inodes,omitempty"`
+	Limits        Limits  `json:"limits,omitzero"`
+}
+
+// Limits bounds a session; zero = no limit.
+type Limits struct {
+	Processes   uint64 `json:"processes,omitempty"`
+	MemoryBytes uint64 `json:"memory_bytes,omitempty"`
+	CPUPercent  uint64 `json:"cpu_percent,omitempty"`
+	OpenFiles   uint64 `json:"open_files,omitempty"`
+}
+
+// StartRequest starts a session. Without Spec the session's stored one is used.
+type StartRequest struct {
+	// Key is the operation key: the same key with the same request is the same
+	// operation, however often it is sent. Empty = idempotent by session and spec.
+	Key  string       `json:"key,omitempty"`
+	Spec *SessionSpec `json:"spec,omitempty"`
+	// Owner is the user (name or uid) that the session belongs to; only for
+	// operators, default the caller.
+	Owner string `json:"owner,omitempty"`
+}
+
+// StartReply is a verified start.
+type StartReply struct {
+	Session    string `json:"session"`
+	Instance   string `json:"instance"`
+	Generation uint64 `json:"generation"`
+	PID        int    `json:"pid"`
+	AgentPID   int    `json:"agent_pid,omitempty"`
+	Workspace  string `json:"workspace"`
+	Provider   string `json:"provider"`
+}
+
+// Session is the published state of one session.
+type Session struct {
+	Session        string   `json:"session"`
+	UID            uint32   `json:"uid"`
+	State          string   `json:"state"`
+	NextGeneration uint64   `json:"next_generation"`
+	Instance       string   `json:"instance,omitempty"`
+	Generation     uint64   `json:"generation,omitempty"`
+	PID            int      `json:"pid,omitempty"`
+	AgentPID       int      `json:"agent_pid,omitempty"`
+	Provider       string   `json:"provider,omitempty"`
+	Command        []string `json:"command,omitempty"`
+	Terminal       bool     `json:"terminal,omitempty"`
+	Workspace      string   `json:"workspace,omitempty"`
+	// Adoption is "", "reconciling", "present", "adopted" or "unknown": how far
+	// the daemon has got with a wrapper of an earlier daemon.
+	Adoption string `json:"adoption,omitempty"`
+	// Link is "up" or "down" for owned sessions.
+	Link string `json:"link,omitempty"`
+	// Stop is set in stopping states.
+	Stop *StopState `json:"stop,omitempty"`
+	// Exit is how the last instance ended.
+	Exit *Exit `json:"exit,omitempty"`
+	// Deleting is set while a deletion is under way (operators' explain only).
+	Deleting *DeleteState `json:"deleting,omitempty"`
+	// Problem is one line on what is wrong, empty = nothing.
+	Problem string `json:"problem,omitempty"`
+	// LastChange is wall time, and the event that was last applied.
+	LastChange     time.Time `json:"last_change"`
+	LastEvent      string    `json:"last_event"`
+	ReservedBytes  uint64    `json:"reserved_bytes,omitempty"`
+	ReservedInodes uint64    `json:"reserved_inodes,omitempty"`
+}
+
+// StopState is an owed stop.
+type StopState struct {
+	// Instance is empty when the whole session is the target.
+	Instance  string `json:"instance,omitempty"`
+	Reason    string `json:"reason"`
+	Attempts  int    `json:"attempts"`
+	LastError string `json:"last_error,omitempty"`
+	// NextTryIn is the time until the next attempt or recheck, in seconds; 0 =
+	// none is due.
+	NextTryIn float64 `json:"next_try_in,omitempty"`
+	By        string  `json:"by,omitempty"`
+	Why       string  `json:"why,omitempty"`
+}
+
+// DeleteState is how far a deletion has come.
+type DeleteState struct {
+	Reason    string    `json:"reason"`
+	Step      string    `json:"step"`
+	Attempts  int       `json:"attempts,omitempty"`
+	LastError string    `json:"last_error,omitempty"`
+	Since     time.Time `json:"since"`
+}
+
+// Exit is how an instance ended.
+type Exit struct {
+	Instance   string `json:"instance"`
+	Generation uint64 `json:"generation"`
+	// Kind is "code", "signal", "oom" or "unknown".
+	Kind    string    `json:"kind"`
+	Code    int       `json:"code"`
+	Signal  int       `json:"signal,omitempty"`
+	Unknown string    `json:"unknown,omitempty"`
+	Reason  string    `json:"reason,omitempty"`
+	By      string    `json:"by,omitempty"`
+	At      time.Time `json:"at,omitzero"`
+}
+
+// ListReply lists sessions by id. Hidden: sessions under deletion.
+type ListReply struct {
+	Sessions []Session `json:"sessions"`
+	// State is "reconciling" until every wrapper of an earlier daemon is
+	// adopted or given up, else "ready".
+	State string `json:"state"`
+}
+
+// ExplainReply shows every witness with its answer and age.
+type ExplainReply struct {
+	Session   *Session   `json:"session,omitempty"`
+	Tombstone *Tombstone `json:"tombstone,omitempty"`
+	// Verdict is absent, present or unknown; Strength strong or weak.
+	Verdict   string    `json:"verdict"`
+	Strength  string    `json:"strength"`
+	Witnesses []Witness `json:"witnesses"`
+	// Processes are processes that belong to the session, escaped ones, forged
+	// and legacy markers, each with its kind.
+	Processes []Process `json:"processes,omitempty"`
+	// Notes say in words what is missing and what would resolve it.
+	Notes []string `json:"notes,omitempty"`
+	Leaf  string   `json:"leaf,omitempty"`
+	Debts []string `json:"debts,omitempty"`
+	// Spec is the stored specification.
+	Spec *SessionSpec `json:"spec,omitempty"`
+}
+
+// Witness is one independent way to tell whether something is alive.
+type Witness struct {
+	Name   string `json:"name"`
+	Answer string `json:"answer"`
+	// AgeSeconds is the time since it was asked.
+	AgeSeconds float64 `json:"age_seconds"`
+	Detail     string  `json:"detail,omitempty"`
+}
+
+// Process is one process of interest.
+type Process struct {
+	PID        int    `json:"pid"`
+	UID        uint32 `json:"uid"`
+	Comm       string `json:"comm"`
+	Session    string `json:"session,omitempty"`
+	Instance   string `json:"instance,omitempty"`
+	Generation uint64 `json:"generation,omitempty"`
+	// Kind is wrapper, member, escaped, forged, legacy, orphan or stuck.
+	Kind   string `json:"kind"`
+	Zombie bool   `json:"zombie,omitempty"`
+	Cgroup string `json:"cgroup,omitempty"`
+	Detail string `json:"detail,omitempty"`
+}
+
+// Tombstone is what stays of a deleted session.
+type Tombstone struct {
+	Session        string        `json:"session"`
+	LastGeneration uint64        `json:"last_generation"`
+	Reason         string        `json:"reason"`
+	By             string        `json:"by,omitempty"`
+	At             time.Time     `json:"at"`
+	Evidence       *ExplainReply `json:"evidence,omitempty"`
+}
+
+// SendRequest gives bytes to the agent's input.
+type SendRequest struct {
+	// Message is a client-chosen id; a repeat is answered and not written again.
+	Message string `json:"message,omitempty"`
+	Data    []byte `json:"data"`
+	EOF     bool   `json:"eof,omitempty"`
+}
+
+// SendReply says that the wrapper has taken the bytes.
+type SendReply struct {
+	Generation uint64 `json:"generation"`
+}
+
+// StopRequest stops a session.
+type StopRequest struct {
+	Key string `json:"key,omitempty"`
+	// Why is free text for the audit log.
+	Why string `json:"why,omitempty"`
+	// Wait blocks until the session is vacant or quarantined.
+	Wait bool `json:"wait,omitempty"`
+}
+
+// StopReply is the state after the request.
+type StopReply struct {
+	Session Session `json:"session"`
+}
+
+// DeleteRequest deletes a session.
+type DeleteRequest struct {
+	Key string `json:"key,omitempty"`
+	// Discard agrees to lose what is in a workspace that berth made.
+	Discard bool   `json:"discard,omitempty"`
+	Why     string `json:"why,omitempty"`
+	// Wait blocks until the tombstone is written or the deletion is held up.
+	Wait bool `json:"wait,omitempty"`
+}
+
+// DeleteReply says how far the deletion has come; Tombstone is set when done.
+type DeleteReply struct {
+	Deleting  *DeleteState `json:"deleting,omitempty"`
+	Tombstone *Tombstone   `json:"tombstone,omitempty"`
+}
+
+// WaitReply is the state of a session that has ended.
+type WaitReply struct {
+	Session Session `json:"session"`
+}
+
+// ResolveRequest is the operator's way out of a lease that berth cannot settle.
+type ResolveRequest struct {
+	// Action is "adopt" or "abandon".
+	Action string `json:"action"`
+	// Verified must be true: the operator has looked.
+	Verified bool   `json:"verified"`
+	Why      string `json:"why"`
+}
+
+// LogRecord is one line of a log stream (NDJSON).
+type LogRecord struct {
+	Generation uint64    `json:"generation"`
+	Seq        uint64    `json:"seq"`
+	At         time.Time `json:"at"`
+	// Stream is stdout, stderr, pty, event or gap; a gap says in Data what is
+	// missing and Seq is the first record after it.
+	Stream string `json:"stream"`
+	Data   []byte `json:"data"`
+}
+
+// Event is one durable change of a session (NDJSON on the events stream).
+type Event struct {
+	// Seq is the event's number on this host, strictly rising; it survives
+	// restarts. Epoch changes when numbers can no longer be compared.
+	Seq        uint64    `json:"seq"`
+	At         time.Time `json:"at"`
+	Session    string    `json:"session,omitempty"`
+	Generation uint64    `json:"generation,omitempty"`
+	Instance   string    `json:"instance,omitempty"`
+	// Kind is the event's name: one of the lease events, delete_requested,
+	// deleted, conflict, host_started, or gap.
+	Kind   string `json:"kind"`
+	State  string `json:"state,omitempty"`
+	Reason string `json:"reason,omitempty"`
+	By     string `json:"by,omitempty"`
+	Detail string `json:"detail,omitempty"`
+	Exit   *Exit  `json:"exit,omitempty"`
+	// From and To bound what a gap has lost.
+	From uint64 `json:"from,omitempty"`
+	To   uint64 `json:"to,omitempty"`
+}
+
+// CapacityReply is the room on the file systems that berth uses.
+type CapacityReply struct {
+	Roots []Root `json:"roots"`
+}
+
+// Root is one file system root with its measure and its marks.
+type Root struct {
+	Name           string  `json:"name"` // workspaces, state
+	Path           string  `json:"path"`
+	Known          bool    `json:"known"`
+	Error          string  `json:"error,omitempty"`
+	FreeBytes      uint64  `json:"free_bytes"`
+	TotalBytes     uint64  `json:"total_bytes"`
+	FreeInodes     uint64  `json:"free_inodes"`
+	TotalInodes    uint64  `json:"total_inodes"`
+	ReservedBytes  uint64  `json:"reserved_bytes"`
+	ReservedInodes uint64  `json:"reserved_inodes"`
+	LowBytes       uint64  `json:"low_bytes"`
+	LowInodes      uint64  `json:"low_inodes"`
+	Low            bool    `json:"low"`
+	AgeSeconds     float64 `json:"age_seconds"`
+}
+
+// ScanReply lists what the host runs.
+type ScanReply struct {
+	Processes  []Process `json:"processes"`
+	Scanned    int       `json:"scanned"`
+	Unreadable int       `json:"unreadable"`
+	TookMillis float64   `json:"took_millis"`
+}
+
+// ProvidersReply lists the providers.
+type ProvidersReply struct {
+	Providers []Provider `json:"providers"`
+}
+
+// Provider is one configured provider and its process.
+type Provider struct {
+	Kind         string    `json:"kind"`
+	Version      string    `json:"version,omitempty"`
+	State        string    `json:"state"`
+	PID          int       `json:"pid,omitempty"`
+	Capabilities []string  `json:"capabilities"`
+	Restarts     int       `json:"restarts"`
+	LastError    string    `json:"last_error,omitempty"`
+	Since        time.Time `json:"since"`
+}
+
+// StatusReply is the daemon's account of itself.
+type StatusReply struct {
+	Version   string    `json:"version"`
+	HostID    string    `json:"host_id"`
+	Epoch     string    `json:"epoch"`
+	PID       int       `json:"pid"`
+	StartedAt time.Time `json:"started_at"`
+	// State is "reconciling", "ready" or "degraded"; Problems say why.
+	State    string   `json:"state"`
+	Problems []string `json:"problems,omitempty"`
+	// Cgroup is v2, hybrid or none, with its path; Evidence is strong or weak.
+	Cgroup     string         `json:"cgroup"`
+	CgroupPath string         `json:"cgroup_path,omitempty"`
+	Evidence   string         `json:"evidence"`
+	Sessions   map[string]int `json:"sessions"` // by state
+	Adoption   map[string]int `json:"adoption"` // by adoption state
+	Journal    JournalStatus  `json:"journal"`
+	StateDir   string         `json:"state_dir"`
+	// Stale counts events that were about another instance, attempt or timer.
+	Stale uint64 `json:"stale_events"`
+}
+
+// JournalStatus is the journal's account of itself.
+type JournalStatus struct {
+	Healthy         bool    `json:"healthy"`
+	Error           string  `json:"error,omitempty"`
+	LastSeq         uint64  `json:"last_seq"`
+	Commits         uint64  `json:"commits"`
+	Records         uint64  `json:"records"`
+	LastFsyncMicros float64 `json:"last_fsync_micros"`
+	// Recovery is what the last start found, in words; empty = nothing unusual.
+	Recovery []string `json:"recovery,omitempty"`
+}
+
+// VersionReply names the programs.
+type VersionReply struct {
+	Version  string `json:"version"`
+	Go       string `json:"go"`
+	API      int    `json:"api"`
+	Wrapper  int    `json:"wrapper_protocol"`
+	Contract int    `json:"provider_contract"`
+}
