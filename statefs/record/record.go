@@ -87,6 +87,7 @@ type Lease struct {
 	Reuse          bool          `json:"reuse,omitempty"`
 	Deadline       time.Duration `json:"deadline,omitempty"`
 	Frozen         bool          `json:"frozen,omitempty"`
+	FrozenAt       time.Duration `json:"frozen_at,omitempty"`
 	LinkLostAt     time.Duration `json:"link_lost_at,omitempty"`
 	Stop           *Stop         `json:"stop,omitempty"`
 
@@ -124,6 +125,10 @@ type Stop struct {
 	AttemptID       string        `json:"attempt_id,omitempty"`
 	AttemptStart    time.Duration `json:"attempt_started_at,omitempty"`
 	AttemptDeadline time.Duration `json:"attempt_deadline,omitempty"`
+	// JoinBy is when a cancelled attempt's worker must have returned; Stuck
+	// says that it did not.
+	JoinBy          time.Duration `json:"join_by,omitempty"`
+	Stuck           bool          `json:"stuck,omitempty"`
 	ExhaustedAt     time.Duration `json:"exhausted_at,omitempty"`
 	NextRecheckAt   time.Duration `json:"next_recheck_at,omitempty"`
 	By              string        `json:"by,omitempty"`
