@@ -74,6 +74,18 @@ func reaped(pidfd int) (bool, error) {
 	}
 }
 
+var exitInfo = sync.OnceValue(func() bool {
+	fd, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	return unix.IoctlPidfdInfo(fd, &unix.PidfdInfo{Mask: unix.PIDFD_INFO_EXIT}) == nil
+})
+
+// HasExitInfo reports whether ReapedStatus may ever answer: the kernel knows PIDFD_GET_INFO (6.13).
+func HasExitInfo() bool { return exitInfo() }
+
 // ReapedStatus returns the wait status of a process that somebody else has reaped, which need not have
 // been our child. ok is false while it has not been reaped and on kernels before 6.15, which do not
 // keep it (PIDFD_GET_INFO with PIDFD_INFO_EXIT, include/uapi/linux/pidfd.h).
