@@ -127,12 +127,12 @@ type Stop struct {
 	AttemptDeadline time.Duration `json:"attempt_deadline,omitempty"`
 	// JoinBy is when a cancelled attempt's worker must have returned; Stuck
 	// says that it did not.
-	JoinBy          time.Duration `json:"join_by,omitempty"`
-	Stuck           bool          `json:"stuck,omitempty"`
-	ExhaustedAt     time.Duration `json:"exhausted_at,omitempty"`
-	NextRecheckAt   time.Duration `json:"next_recheck_at,omitempty"`
-	By              string        `json:"by,omitempty"`
-	Why             string        `json:"why,omitempty"`
+	JoinBy        time.Duration `json:"join_by,omitempty"`
+	Stuck         bool          `json:"stuck,omitempty"`
+	ExhaustedAt   time.Duration `json:"exhausted_at,omitempty"`
+	NextRecheckAt time.Duration `json:"next_recheck_at,omitempty"`
+	By            string        `json:"by,omitempty"`
+	Why           string        `json:"why,omitempty"`
 }
 
 // Wrapper is the physical side of an instance.
