@@ -1,0 +1,128 @@
+package wrap
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berthd/berth/rpc/wire"
+)
+
+// finish records how the agent ended, and tells the daemon. Crash points: (1)
+// before the first exit.json, the end is known from the pidfd at most, and
+// reported as unknown; (2) after it, only the final sequence number is missing.
+func (w *wrapper) finish(status unix.WaitStatus) {
+	exit := w.exitOf(status)
+	w.in.close()
+	w.eventExit(exit)
+	drained := w.out.drain(w.launch.DrainTimeout)
+	if !within(drained, quickDrain) {
+		w.writeExit(exit, "", true)
+		if !within(drained, w.launch.DrainTimeout+syncBound) {
+			logf("the spool did not take the last output within %v", w.launch.DrainTimeout+syncBound)
+		}
+	}
+	w.end(exit, "")
+	w.endLeftovers()
+}
+
+// finishUnstarted records that there never was an agent.
+func (w *wrapper) finishUnstarted(cause error) {
+	logf("%v", cause)
+	exit := &wire.Exit{Kind: wire.ExitUnknown, Unknown: "start_failed", At: time.Now().UTC()}
+	w.in.close()
+	w.event("start_failed", map[string]any{"error": cause.Error()})
+	within(w.out.drain(0), syncBound)
+	w.state.set(func(s *wire.Status) { s.StartError = cause.Error() })
+	w.end(exit, cause.Error())
+}
+
+// end writes the exit record for good and tells the daemon.
+func (w *wrapper) end(exit *wire.Exit, startError string) {
+	exit.LastSeq = w.spool.LastSeq()
+	w.writeExit(exit, startError, false)
+	w.state.set(func(s *wire.Status) { s.Phase, s.Exit = wire.PhaseExited, exit })
+	w.link.stop(exitNoticeBound)
+}
+
+// exitOf describes status, with the stop that was asked for before.
+func (w *wrapper) exitOf(status unix.WaitStatus) *wire.Exit {
+	e := &wire.Exit{At: time.Now().UTC()}
+	switch {
+	case status.Exited():
+		e.Kind, e.Code = wire.ExitCode, status.ExitStatus()
+	case status.Signaled():
+		e.Kind, e.Signal = wire.ExitSignal, int(status.Signal())
+	default:
+		e.Kind, e.Unknown = wire.ExitUnknown, "the wait status makes no sense"
+	}
+	if stop := w.state.askedStop(); stop != nil {
+		e.Reason, e.By = stop.Reason, stop.By
+	}
+	return e
+}
+
+func (w *wrapper) eventExit(e *wire.Exit) {
+	fields := map[string]any{"kind": e.Kind}
+	switch e.Kind {
+	case wire.ExitCode:
+		fields["code"] = e.Code
+	case wire.ExitSignal, wire.ExitOOM:
+		fields["signal"] = e.Signal
+	}
+	w.event("exited", fields)
+}
+
+// writeExit writes exit.json. On a full disk the room of the spool's oldest
+// file is not touched; the record has a reserve of its own.
+func (w *wrapper) writeExit(exit *wire.Exit, startError string, draining bool) {
+	f := wire.ExitFile{
+		Version: wire.FilesVersion, Host: w.launch.Host, Session: w.launch.Session,
+		Instance: w.launch.Instance, Generation: w.launch.Generation, Epoch: w.epoch,
+		PID: w.self.PID, StartError: startError, Draining: draining, Exit: *exit,
+	}
+	if w.agent != nil {
+		f.AgentPID = w.agent.pid
+	}
+	err := w.writeFile(wire.ExitName, f)
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		os.Remove(filepath.Join(w.launch.Dir, reserveName)) // missing is as good as removed
+		err = w.writeFile(wire.ExitName, f)
+	}
+	if err != nil {
+		logf("writing the exit record: %v", err)
+	}
+}
+
+// reserveName is a file that holds room for the exit record on a full disk.
+const reserveName = "exit.reserve"
+
+// reserveBytes is more than an exit record and its directory entry need.
+const reserveBytes = 16 << 10
+
+// makeReserve sets the room aside.
+func (w *wrapper) makeReserve() {
+	f, err := os.OpenFile(filepath.Join(w.launch.Dir, reserveName), os.O_WRONLY|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err == nil {
+		err = unix.Fallocate(int(f.Fd()), 0, 0, reserveBytes)
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		logf("setting room for the exit record aside: %v", err)
+	}
+}
+
+// within waits for done, at most for bound.
+func within(done <-chan struct{}, bound time.Duration) bool {
+	t := time.NewTimer(bound)
+	defer t.Stop()
+	select {
+	case <-done:
+		return true
+	case <-t.C:
+		return false
+	}
+}

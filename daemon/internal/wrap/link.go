@@ -1,0 +1,243 @@
+package wrap
+
+import (
+	"errors"
+	"math/rand/v2"
+	"os"
+	"time"
+
+	"github.com/berthd/berth/rpc/wire"
+)
+
+// link is the connection home: it is made again for ever, and nothing waits
+// for it but the last notice, which is bounded.
+type link struct {
+	w        *wrapper
+	quit     chan struct{} // closed by stop: end after what is to be said
+	ended    chan struct{} // closed when run has returned
+	leaving  bool          // quit was seen
+	failures int           // in a row, to log the first one only
+}
+
+func newLink(w *wrapper) *link {
+	return &link{w: w, quit: make(chan struct{}), ended: make(chan struct{})}
+}
+
+// run connects and serves until stop.
+func (l *link) run() {
+	defer close(l.ended)
+	for {
+		conn, err := dial(l.w.launch.Socket)
+		if err == nil {
+			err = l.serve(conn)
+		}
+		if l.leaving || l.stopped() {
+			return
+		}
+		l.note(err)
+		if !l.pause() {
+			l.leaving = true // one last try: the end is worth it
+		}
+	}
+}
+
+func (l *link) stopped() bool {
+	select {
+	case <-l.quit:
+		return true
+	default:
+		return false
+	}
+}
+
+// note logs the first failure of a row: a daemon that is away for a week must
+// not fill a disk.
+func (l *link) note(err error) {
+	l.failures++
+	if l.failures == 1 {
+		logf("the daemon is out of reach, trying again for ever: %v", err)
+	}
+}
+
+// pause waits before the next try, for a random time so that a thousand
+// wrappers do not come all at once. false = stop was called.
+func (l *link) pause() bool {
+	t := time.NewTimer(reconnectMin + rand.N(reconnectMax-reconnectMin))
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-l.w.poke:
+	case <-l.quit:
+		return false
+	}
+	return true
+}
+
+// stop tells the daemon that the agent has ended, if it is there within bound,
+// and ends the link.
+func (l *link) stop(bound time.Duration) {
+	close(l.quit)
+	t := time.NewTimer(bound)
+	defer t.Stop()
+	select {
+	case <-l.ended:
+	case <-t.C:
+	}
+}
+
+// Errors that end a connection.
+var (
+	errRejected  = errors.New("the daemon refused the hello")
+	errUnwelcome = errors.New("no answer to the hello")
+	errPoked     = errors.New("told to connect again")
+	errSaidBye   = errors.New("the end was told")
+)
+
+// conn is one connection.
+type conn struct {
+	link     *link
+	file     *os.File
+	frames   chan wire.Frame // closed with the connection
+	readErr  error           // valid when frames is closed
+	done     chan struct{}   // ends readLoop
+	welcome  bool
+	toldExit bool
+	watching bool
+	grown    <-chan struct{} // nil while not watching or pausing
+}
+
+// serve speaks on one connection until it ends.
+func (l *link) serve(file *os.File) error {
+	c := &conn{link: l, file: file, frames: make(chan wire.Frame), done: make(chan struct{})}
+	go c.readLoop() // owner: serve; joined below
+	err := c.talk()
+	close(c.done)
+	file.Close() // the connection is given up
+	for range c.frames {
+	}
+	return err
+}
+
+// readLoop reads frames until the connection ends. Lines that are no frames are
+// passed over: a newer daemon may know more.
+func (c *conn) readLoop() {
+	defer close(c.frames)
+	r := wire.NewReader(c.file, wire.MaxFrame)
+	for {
+		f, err := r.ReadFrame()
+		var syntax *wire.SyntaxError
+		switch {
+		case errors.As(err, &syntax), errors.Is(err, wire.ErrTooLong):
+			logf("reading from the daemon: %v", err)
+			continue
+		case err != nil:
+			c.readErr = err
+			return
+		}
+		select {
+		case c.frames <- f:
+		case <-c.done:
+			return
+		}
+	}
+}
+
+// write sends one frame within writeBound.
+func (c *conn) write(f *wire.Frame) error {
+	if err := c.file.SetWriteDeadline(time.Now().Add(writeBound)); err != nil {
+		return err
+	}
+	return wire.WriteFrame(c.file, f)
+}
+
+// talk is the conversation.
+func (c *conn) talk() error {
+	w := c.link.w
+	if err := c.write(w.hello()); err != nil {
+		return err
+	}
+	beat := time.NewTicker(w.launch.HeartbeatEvery)
+	defer beat.Stop()
+	late := time.NewTimer(welcomeBound)
+	defer late.Stop()
+	resume := time.NewTimer(time.Hour) // spool notices pause until it fires
+	defer resume.Stop()
+	quit := c.link.quit
+	for {
+		var err error
+		select {
+		case f, ok := <-c.frames:
+			if !ok {
+				return c.readErr
+			}
+			err = c.handle(f)
+		case <-beat.C:
+			err = c.sendStatus()
+		case <-c.grown:
+			c.grown = nil
+			resume.Reset(spoolNoticeEvery)
+			err = c.sendSpool()
+		case <-resume.C:
+			c.watch(c.watching)
+		case <-w.poke:
+			err = c.poked()
+		case <-late.C:
+			if !c.welcome {
+				err = errUnwelcome
+			}
+		case <-quit:
+			quit, c.link.leaving = nil, true
+		}
+		if err == nil {
+			err = c.maybeBye()
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// maybeBye tells the end once it has come. The connection stays until the
+// daemon has welcomed the wrapper, because it verifies a live process.
+func (c *conn) maybeBye() error {
+	if !c.link.leaving {
+		return nil
+	}
+	if !c.toldExit {
+		st := c.link.w.status()
+		if err := c.write(&wire.Frame{Kind: wire.KindExited, Exit: st.Exit, Status: &st}); err != nil {
+			return err
+		}
+		c.toldExit = true
+	}
+	if c.welcome {
+		return errSaidBye
+	}
+	return nil
+}
+
+// poked answers SIGUSR1: a connection that was welcomed shows that it is alive,
+// any other is made anew.
+func (c *conn) poked() error {
+	if !c.welcome {
+		return errPoked
+	}
+	return c.sendStatus()
+}
+
+func (c *conn) sendStatus() error {
+	st := c.link.w.status()
+	return c.write(&wire.Frame{Kind: wire.KindStatus, Status: &st})
+}
+
+func (c *conn) sendSpool() error {
+	return c.write(&wire.Frame{Kind: wire.KindSpool, LastSeq: c.link.w.spool.LastSeq()})
+}
+
+// watch switches spool frames on or off.
+func (c *conn) watch(on bool) {
+	c.watching, c.grown = on, nil
+	if on {
+		c.grown = c.link.w.out.grown
+	}
+}

@@ -1,0 +1,55 @@
+package wrap
+
+import (
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// onThrowawayThread calls f, on a thread that has no_new_privs when that is
+// asked for, and waits. That thread is ended afterwards: the goroutine is never
+// unlocked from it.
+func onThrowawayThread(noNewPrivs bool, f func()) {
+	if !noNewPrivs {
+		f()
+		return
+	}
+	done := make(chan struct{})
+	go func() { // owner: this function
+		defer close(done)
+		runtime.LockOSThread()
+		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+			panic("internal error: no_new_privs: " + err.Error()) // exists since 3.5 and cannot fail
+		}
+		f()
+	}()
+	<-done
+}
+
+// oomScoreFile is this process's badness adjustment, see proc_pid_oom_score_adj(5).
+const oomScoreFile = "/proc/self/oom_score_adj"
+
+// agentOOMScore makes the agent an ordinary candidate of the OOM killer when
+// the wrapper is a protected one: a child inherits the value, so it is raised
+// for the fork and the wrapper's own is put back by the returned function.
+func agentOOMScore() (restore func()) {
+	data, err := os.ReadFile(oomScoreFile)
+	if err != nil {
+		return func() {}
+	}
+	own, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil || own >= 0 {
+		return func() {}
+	}
+	setOOMScore(0)
+	return func() { setOOMScore(own) }
+}
+
+func setOOMScore(score int) {
+	if err := os.WriteFile(oomScoreFile, []byte(strconv.Itoa(score)), 0); err != nil {
+		logf("setting the OOM score: %v", err)
+	}
+}
