@@ -35,7 +35,7 @@ const (
 	WorkerStuck                              // AttemptID, Error: the kernel holds the cancelled attempt's worker
 	RecheckDue                               // a background recheck is due
 	RecheckForced                            // an explicit request for one observation now
-	FloorRaised                              // Floor: evidence or the host-wide floor forbids lower generations
+	FloorRaised                              // Floor: all evidence is in, and forbids lower generations
 	eventEnd
 )
 
@@ -101,7 +101,7 @@ type Event struct {
 	AttemptID string        // of a stop attempt; never used twice in a session
 	Error     string        // for people; cut at 1 KiB
 	By, Why   string        // who decided and why; for people; cut at 1 KiB
-	Floor     uint64        // the lowest generation that may still be given out
+	Floor     uint64        // the lowest generation that may still be given out, above all that leaves, locks, markers and tombstones show
 
 	// Observed lists every wrapper of the session that was seen, in any order.
 	// Reuse demands exactly one, equal to Instance. Adopt refuses any other.

@@ -142,6 +142,11 @@ var (
 	workerBack = refuseUnless("worker_back", ErrWorkerOut, func(_ Rules, s State, _ Event) bool {
 		return !s.WorkerOut()
 	})
+	// workerAway: until it is back, the worker fences the session, whatever else
+	// was seen: it could act on what is started next.
+	workerAway = ignoreUnless("worker_away", func(_ Rules, s State, _ Event) bool {
+		return !s.WorkerOut()
+	})
 	budgetLeft = refuseUnless("budget_left", ErrBudgetSpent, func(r Rules, s State, _ Event) bool {
 		return s.Stop.Attempts < r.budget()
 	})

@@ -79,6 +79,9 @@ func Unreadable(next uint64) State {
 	}
 }
 
+// Vacant reports whether nothing is owed.
+func (s State) Vacant() bool { return s.Kind == Vacant }
+
 // Owned reports whether the lease gives an instance the right to live.
 func (s State) Owned() bool { return s.Kind.Owned() }
 

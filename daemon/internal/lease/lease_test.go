@@ -1,0 +1,513 @@
+package lease
+
+import (
+	"errors"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"pgregory.net/rapid"
+)
+
+// play gives events to a lease and fails unless each changes it.
+func play(t *testing.T, r Rules, s State, events ...Event) State {
+	t.Helper()
+	for _, e := range events {
+		n, _, outcome, err := r.Reduce(s, e)
+		if outcome != Changed {
+			t.Fatalf("%s in %s: %s, %v", e.Kind, s.Kind, outcome, err)
+		}
+		s = n
+	}
+	return s
+}
+
+// cold is a lease in Starting since t0.
+func cold(t *testing.T) State {
+	t.Helper()
+	return play(t, DefaultRules(), State{Kind: Vacant, NextGeneration: 3},
+		Event{Kind: Allocate, Now: t0, Instance: instA, AbsenceVerified: true})
+}
+
+// TestPure: the package can have no clock, disk or randomness, since it imports
+// nothing that has.
+func TestPure(t *testing.T) {
+	t.Parallel()
+	allowed := []string{"errors", "fmt", "strconv", "strings", "time"}
+	files, err := filepath.Glob("*.go")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no files: %v", err)
+	}
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, i := range f.Imports {
+			if path, _ := strconv.Unquote(i.Path.Value); !slices.Contains(allowed, path) {
+				t.Errorf("%s imports %s", name, path)
+			}
+		}
+	}
+}
+
+// TestStopSchedule: five attempts, 5, 10, 10, 10 s after the result of the one
+// before, then quarantine with six rechecks and silence.
+func TestStopSchedule(t *testing.T) {
+	t.Parallel()
+	r := DefaultRules()
+	s := play(t, r, cold(t), Event{Kind: RequestStop, Now: t0, Target: Target{instA}, Reason: Operator})
+	now := t0
+	for n, pause := range []time.Duration{5, 10, 10, 10, 0} {
+		e, ok := r.Due(s, now)
+		if !ok || e.Kind != BeginAttempt || e.Deadline != now+45*time.Second {
+			t.Fatalf("attempt %d at %s: %v %+v", n+1, now, ok, e)
+		}
+		e.AttemptID = strconv.Itoa(n)
+		s = play(t, r, s, e)
+		now += 7 * time.Second // the attempt takes a while
+		s = play(t, r, s, Event{Kind: AttemptNotConfirmed, Now: now, AttemptID: e.AttemptID, Error: "busy"})
+		if at, _ := r.NextDeadline(s); n < 4 && at != now+pause*time.Second {
+			t.Fatalf("after the result of attempt %d at %s: next at %s", n+1, now, at)
+		}
+		now += pause * time.Second
+	}
+	e, ok := r.Due(s, now)
+	if !ok || e.Kind != Exhaust {
+		t.Fatalf("after the last attempt: %v %+v", ok, e)
+	}
+	s = play(t, r, s, e)
+	for n := 1; ; n++ {
+		at, ok := r.NextDeadline(s)
+		if !ok {
+			if n != 7 {
+				t.Fatalf("%d rechecks, not 6", n-1)
+			}
+			break
+		}
+		if at != now+time.Duration(n)*10*time.Minute {
+			t.Fatalf("recheck %d at %s, quarantined at %s", n, at, now)
+		}
+		e, _ := r.Due(s, at+3*time.Second) // the sweep comes a little late
+		s = play(t, r, s, e)
+	}
+	_, effects, outcome, err := r.Reduce(s, Event{Kind: RecheckForced, Now: now + 24*time.Hour})
+	if outcome != Unchanged || err != nil || len(effects) != 1 || effects[0].Kind != Recheck {
+		t.Fatalf("a forced recheck after the window: %s %v %v", outcome, effects, err)
+	}
+}
+
+// TestStuckWorkerGoesOn: a worker that the kernel holds quarantines the lease
+// with that cause, and stopping goes on when it has returned.
+func TestStuckWorkerGoesOn(t *testing.T) {
+	t.Parallel()
+	r := DefaultRules()
+	s := play(t, r, cold(t),
+		Event{Kind: RequestStop, Now: t0, Target: Target{instA}, Reason: Operator},
+		Event{Kind: BeginAttempt, Now: t0, AttemptID: "one"})
+	for _, want := range []EventKind{AttemptExpired, WorkerStuck} {
+		at, _ := r.NextDeadline(s)
+		if e, early := r.Due(s, at-1); early {
+			t.Fatalf("%s is due before its time", e.Kind)
+		}
+		e, ok := r.Due(s, at)
+		if !ok || e.Kind != want {
+			t.Fatalf("%v %s, not %s", ok, e.Kind, want)
+		}
+		s = play(t, r, s, e)
+	}
+	if s.Kind != Quarantined || !s.Stop.Stuck || !strings.Contains(s.Stop.LastError, "kernel") {
+		t.Fatalf("not quarantined with the cause: %+v", s)
+	}
+	now := t0 + time.Hour
+	s = play(t, r, s, Event{Kind: AttemptAbsent, Now: now, AttemptID: "one"})
+	if e, ok := r.Due(s, now+5*time.Second); s.Kind != StopNeeded || !ok || e.Kind != BeginAttempt {
+		t.Fatalf("does not go on: %+v", s)
+	}
+}
+
+// TestRestartKeepsTheAttempt: a stop that a daemon left behind is run on under
+// its old id and deadline (case T32), and a start is looked for, never made
+// again (cases T03, T04).
+func TestRestartKeepsTheAttempt(t *testing.T) {
+	t.Parallel()
+	r := DefaultRules()
+	s := cold(t)
+	if owed := s.Owed(); len(owed) != 1 || owed[0].Kind != Verify || owed[0].Instance != instA {
+		t.Fatalf("owed for a cold start: %v", owed)
+	}
+	frozen := play(t, r, s, Event{Kind: Frozen, Now: t0 + 1, Instance: instA})
+	if owed := frozen.Owed(); len(owed) != 2 || owed[1].Kind != Freeze {
+		t.Fatalf("owed while frozen: %v", owed)
+	}
+	s = play(t, r, s, Event{Kind: RequestStop, Now: t0, Target: Target{instA}, Reason: Operator})
+	if owed := s.Owed(); owed != nil {
+		t.Fatalf("owed for a stop between attempts: %v", owed)
+	}
+	s = play(t, r, s, Event{Kind: BeginAttempt, Now: t0, AttemptID: "one", Deadline: t0 + 9*time.Second})
+	owed := s.Owed()
+	if len(owed) != 1 || owed[0].Kind != BeginAttemptWork || owed[0].AttemptID != "one" || owed[0].Deadline != t0+9*time.Second {
+		t.Fatalf("owed for a running attempt: %v", owed)
+	}
+}
+
+// TestDeadlinesAskForStops: each deadline of an owned state, a moment too early
+// and in time.
+func TestDeadlinesAskForStops(t *testing.T) {
+	t.Parallel()
+	r := DefaultRules()
+	starting := cold(t)
+	ready := play(t, r, starting, Event{Kind: Verified, Now: t0, Instance: instA})
+	active := play(t, r, ready, Event{Kind: Accepted, Now: t0, Instance: instA})
+	warm := play(t, r, active, Event{Kind: Idle, Now: t0, Instance: instA})
+	for _, c := range []struct {
+		s      State
+		after  time.Duration
+		reason Reason
+	}{
+		{starting, 13 * time.Minute, StartupFailed},
+		{ready, 60 * time.Second, ReadinessFailed},
+		{warm, 5 * time.Minute, KeepWarmExpired},
+	} {
+		if _, ok := r.Due(c.s, t0+c.after-1); ok {
+			t.Errorf("%s ends early", c.s.Kind)
+		}
+		e, ok := r.Due(c.s, t0+c.after)
+		if !ok || e.Reason != c.reason || e.Target != (Target{instA}) {
+			t.Errorf("%s: %v %+v", c.s.Kind, ok, e)
+			continue
+		}
+		e.WorkAccepted = true
+		if n := play(t, r, c.s, e); n.Kind != Active || n.Deadline != 0 {
+			t.Errorf("%s with accepted work became %+v", c.s.Kind, n)
+		}
+	}
+	if at, ok := r.NextDeadline(active); ok {
+		t.Errorf("active ends at %s", at)
+	}
+	if at, ok := r.NextDeadline(New()); ok {
+		t.Errorf("vacant ends at %s", at)
+	}
+}
+
+// TestZeroSwitchesOff: a rule of 0 gives no deadline.
+func TestZeroSwitchesOff(t *testing.T) {
+	t.Parallel()
+	r := DefaultRules()
+	r.StartupDeadline, r.ReadyDeadline, r.KeepWarm, r.RecheckEvery = 0, 0, 0, 0
+	s := State{Kind: Vacant, NextGeneration: 3}
+	for _, e := range []Event{
+		{Kind: Allocate, Now: t0, Instance: instA, AbsenceVerified: true},
+		{Kind: Verified, Now: t0, Instance: instA},
+		{Kind: Accepted, Now: t0, Instance: instA},
+		{Kind: Idle, Now: t0, Instance: instA},
+	} {
+		s = play(t, r, s, e)
+		if at, ok := r.NextDeadline(s); ok {
+			t.Errorf("%s ends at %s", s.Kind, at)
+		}
+	}
+	q := play(t, r, example(StopNeeded, Exhaust), Event{Kind: Exhaust, Now: t0})
+	if at, ok := r.NextDeadline(q); ok {
+		t.Errorf("quarantine looks again at %s", at)
+	}
+	q = play(t, r, Unreadable(4), Event{Kind: RecheckDue, Now: t0})
+	if at, ok := r.NextDeadline(q); ok {
+		t.Errorf("after the first look, an unreadable lease looks again at %s", at)
+	}
+}
+
+// TestFrozenClocksStandStill: the time spent frozen is given back, no verdict
+// of a clock counts meanwhile, and a deadline set meanwhile starts with thawing.
+func TestFrozenClocksStandStill(t *testing.T) {
+	t.Parallel()
+	r := DefaultRules()
+	ready := play(t, r, cold(t),
+		Event{Kind: Verified, Now: t0, Instance: instA},
+		Event{Kind: LinkLost, Now: t0 + 10*time.Second, Instance: instA},
+		Event{Kind: Frozen, Now: t0 + 20*time.Second, Instance: instA})
+	if _, ok := r.Due(ready, t0+time.Hour); ok {
+		t.Error("the ready deadline runs while frozen")
+	}
+	_, _, outcome, _ := r.Reduce(ready, Event{Kind: RequestStop, Now: t0 + time.Hour, Target: Target{instA}, Reason: Unhealthy})
+	if outcome != Stale {
+		t.Errorf("unhealthy while frozen: %s", outcome)
+	}
+	s := play(t, r, ready, Event{Kind: Thawed, Now: t0 + 120*time.Second, Instance: instA})
+	if s.Deadline != t0+160*time.Second || s.LinkLostAt != t0+110*time.Second {
+		t.Errorf("deadline %s, link lost at %s", s.Deadline, s.LinkLostAt)
+	}
+	s = play(t, r, ready,
+		Event{Kind: Accepted, Now: t0 + 30*time.Second, Instance: instA},
+		Event{Kind: Idle, Now: t0 + 40*time.Second, Instance: instA},
+		Event{Kind: Thawed, Now: t0 + 100*time.Second, Instance: instA})
+	if s.Deadline != t0+100*time.Second+5*time.Minute {
+		t.Errorf("warm until %s", s.Deadline-t0)
+	}
+}
+
+// TestUnreadable: fails closed, looks at once, and waits for the evidence before
+// it gives out a generation (cases B12, T42).
+func TestUnreadable(t *testing.T) {
+	t.Parallel()
+	r := DefaultRules()
+	s := Unreadable(0)
+	if err := s.Check(); err != nil || s.Kind != Quarantined || !s.Stop.Target.Whole() || s.Stop.Reason != ObservationFailed {
+		t.Fatalf("%+v %v", s, err)
+	}
+	e, ok := r.Due(s, t0)
+	if !ok || e.Kind != RecheckDue {
+		t.Fatalf("no look at once: %v %+v", ok, e)
+	}
+	s = play(t, r, s, e)
+	if at, ok := r.NextDeadline(s); !ok || at != t0+10*time.Minute {
+		t.Fatalf("next look %s %v", at, ok)
+	}
+	s = play(t, r, s, Event{Kind: RecheckAbsent, Now: t0 + 1})
+	allocate := Event{Kind: Allocate, Now: t0 + 2, Instance: instB, AbsenceVerified: true}
+	if _, _, _, err := r.Reduce(s, allocate); !errors.Is(err, ErrGenerationUnknown) {
+		t.Fatalf("allocated without a counter: %v", err)
+	}
+	s = play(t, r, s, Event{Kind: FloorRaised, Now: t0 + 2, Floor: 4}, allocate)
+	if s.NextGeneration != 5 {
+		t.Fatalf("%+v", s)
+	}
+}
+
+// TestNames: names are unique and parse back; strangers are told apart.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	name := func(n string) {
+		if n == "" || seen[n] {
+			t.Errorf("name %q is empty or used twice", n)
+		}
+		seen[n] = true
+	}
+	for _, k := range Kinds() {
+		name(k.String())
+		if got, err := ParseKind(k.String()); got != k || err != nil {
+			t.Errorf("%s parses to %s, %v", k, got, err)
+		}
+		if k.Owned() && k.Cleaning() || (k != Vacant) != (k.Owned() || k.Cleaning()) {
+			t.Errorf("%s is owned %v, cleaning %v", k, k.Owned(), k.Cleaning())
+		}
+	}
+	for _, r := range Reasons() {
+		name(r.String())
+		if got, err := ParseReason(r.String()); got != r || err != nil {
+			t.Errorf("%s parses to %s, %v", r, got, err)
+		}
+	}
+	for _, k := range EventKinds() {
+		name(k.String())
+	}
+	clear(seen)
+	for k := Launch; k < effectEnd; k++ {
+		name(k.String())
+	}
+	for o := Changed; o < outcomeEnd; o++ {
+		name(o.String())
+	}
+	for c := CauseGone; c < causeEnd; c++ {
+		name(c.String())
+	}
+	for _, odd := range []string{
+		Kind(0).String(), kindEnd.String(), reasonEnd.String(), EventKind(0).String(), eventEnd.String(),
+		EffectKind(0).String(), effectEnd.String(), Outcome(0).String(), outcomeEnd.String(), causeEnd.String(),
+	} {
+		name(odd)
+	}
+	for _, s := range []string{"", "none", "kind(0)", "Vacant", "reason(17)"} {
+		if k, err := ParseKind(s); k != 0 || !errors.Is(err, ErrUnknownName) {
+			t.Errorf("kind %q: %s %v", s, k, err)
+		}
+		if r, err := ParseReason(s); r != 0 || !errors.Is(err, ErrUnknownName) {
+			t.Errorf("reason %q: %s %v", s, r, err)
+		}
+	}
+	if Reason(0).String() != "none" || Cause(0).String() != "none" || (Reason(99).Emission() != Emission{}) {
+		t.Error("the zero names")
+	}
+	if (Instance{}).String() != "none" || (Target{}).String() != "session" || (Target{Instance{"a", 2}}).String() != "a/g2" {
+		t.Error("the names of instances and targets")
+	}
+}
+
+// TestRulesValidate: rules under which a lease would be stuck are told.
+func TestRulesValidate(t *testing.T) {
+	t.Parallel()
+	if err := DefaultRules().Validate(); err != nil {
+		t.Error(err)
+	}
+	for name, spoil := range map[string]func(*Rules){
+		"no attempt":            func(r *Rules) { r.StopAttempts = 0 },
+		"no attempt deadline":   func(r *Rules) { r.AttemptDeadline = 0 },
+		"no join bound":         func(r *Rules) { r.JoinBound = 0 },
+		"startup below zero":    func(r *Rules) { r.StartupDeadline = -1 },
+		"ready below zero":      func(r *Rules) { r.ReadyDeadline = -1 },
+		"keep warm below zero":  func(r *Rules) { r.KeepWarm = -1 },
+		"recheck below zero":    func(r *Rules) { r.RecheckEvery = -1 },
+		"window below zero":     func(r *Rules) { r.RecheckWindow = -1 },
+		"an earlier next start": func(r *Rules) { r.AttemptDelays[2] = -1 },
+	} {
+		r := DefaultRules()
+		spoil(&r)
+		if err := r.Validate(); !errors.Is(err, ErrRules) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestInputIsChecked: what no cell is written for is refused and named.
+func TestInputIsChecked(t *testing.T) {
+	t.Parallel()
+	whole := example(Ready, Verified)
+	stop := example(StopNeeded, BeginAttempt)
+	for name, c := range map[string]struct {
+		s    State
+		e    Event
+		want error
+	}{
+		"no event":          {whole, Event{Now: t0}, ErrEvent},
+		"event out of set":  {whole, Event{Kind: eventEnd, Now: t0}, ErrEvent},
+		"no time":           {whole, Event{Kind: Verified, Instance: instA}, ErrNoTime},
+		"time below zero":   {whole, Event{Kind: Verified, Now: -1, Instance: instA}, ErrNoTime},
+		"no state":          {State{}, Event{Kind: NewEpoch, Now: t0}, ErrMalformed},
+		"state out of set":  {State{Kind: kindEnd}, Event{Kind: NewEpoch, Now: t0}, ErrMalformed},
+		"stop without kind": {stop, Event{Kind: FloorRaised, Now: t0}, ErrNoFloor},
+	} {
+		n, effects, outcome, err := DefaultRules().Reduce(c.s, c.e)
+		if n != c.s || effects != nil || outcome != Refused || !errors.Is(err, c.want) {
+			t.Errorf("%s: %s %v %v", name, outcome, effects, err)
+		}
+	}
+}
+
+// TestCheck: each way in which a record can contradict itself.
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]struct {
+		kind Kind
+		how  func(*State)
+	}{
+		"vacant with an instance":       {Vacant, func(s *State) { s.Instance = instA }},
+		"vacant with a stop":            {Vacant, func(s *State) { s.Stop.Reason = Operator }},
+		"vacant with a deadline":        {Vacant, func(s *State) { s.Deadline = t1 }},
+		"owned without instance":        {Ready, func(s *State) { s.Instance = Instance{} }},
+		"owned by half an instance":     {Ready, func(s *State) { s.Instance.ID = "" }},
+		"owned without generation":      {Ready, func(s *State) { s.Instance.Generation = 0 }},
+		"owned above the counter":       {Ready, func(s *State) { s.NextGeneration = 3 }},
+		"owned without counter":         {Ready, func(s *State) { s.NextGeneration = 0 }},
+		"owned with a stop":             {Warm, func(s *State) { s.Stop.Attempts = 1 }},
+		"ready by reuse":                {Ready, func(s *State) { s.Reuse = true }},
+		"active with a deadline":        {Active, func(s *State) { s.Deadline = t1 }},
+		"deadline below zero":           {Ready, func(s *State) { s.Deadline = -1 }},
+		"link lost below zero":          {Ready, func(s *State) { s.LinkLostAt = -1 }},
+		"frozen without time":           {Active, func(s *State) { s.Frozen = true }},
+		"frozen before boot":            {Active, func(s *State) { s.Frozen, s.FrozenAt = true, -1 }},
+		"not frozen since":              {Active, func(s *State) { s.FrozenAt = t0 }},
+		"stop without reason":           {StopNeeded, func(s *State) { s.Stop.Reason = 0 }},
+		"stop with a strange reason":    {StopNeeded, func(s *State) { s.Stop.Reason = reasonEnd }},
+		"stop of somebody else":         {StopNeeded, func(s *State) { s.Stop.Target.Instance = instB }},
+		"stop of half an instance":      {StopNeeded, func(s *State) { s.Instance.Generation = 0; s.Stop.Target = Target{} }},
+		"stop that is frozen":           {StopNeeded, func(s *State) { s.Frozen, s.FrozenAt = true, t0 }},
+		"attempts below zero":           {StopNeeded, func(s *State) { s.Stop.Attempts = -1 }},
+		"attempts without id":           {StopNeeded, func(s *State) { s.Stop.AttemptID = "" }},
+		"id without attempts":           {StopNeeded, func(s *State) { s.Stop.Attempts = 0 }},
+		"requested before boot":         {StopNeeded, func(s *State) { s.Stop.RequestedAt = -1 }},
+		"next attempt before boot":      {StopNeeded, func(s *State) { s.Stop.NextAttemptAt = -1 }},
+		"join before boot":              {StopNeeded, func(s *State) { s.Stop.JoinBy = -1 }},
+		"stuck outside quarantine":      {StopNeeded, func(s *State) { s.Stop.Stuck = true }},
+		"quarantine elsewhere":          {StopNeeded, func(s *State) { s.Stop.ExhaustedAt = t0 }},
+		"recheck elsewhere":             {StopNeeded, func(s *State) { s.Stop.NextRecheckAt = t0 }},
+		"attempt between attempts":      {StopNeeded, func(s *State) { s.Stop.AttemptDeadline = t0 }},
+		"attempt start between":         {StopNeeded, func(s *State) { s.Stop.AttemptStartedAt = t0 }},
+		"stopping without attempt":      {Stopping, func(s *State) { s.Stop.Attempts, s.Stop.AttemptID = 0, "" }},
+		"stopping without start":        {Stopping, func(s *State) { s.Stop.AttemptStartedAt = 0 }},
+		"stopping without deadline":     {Stopping, func(s *State) { s.Stop.AttemptDeadline = 0 }},
+		"stopping with a worker out":    {Stopping, func(s *State) { s.Stop.JoinBy = t1 }},
+		"a worker that never was":       {Quarantined, func(s *State) { s.Stop.Attempts, s.Stop.AttemptID, s.Stop.Stuck = 0, "", true }},
+		"a worker both late and stuck":  {Quarantined, func(s *State) { s.Stop.JoinBy, s.Stop.Stuck = t1, true }},
+		"quarantine before boot":        {Quarantined, func(s *State) { s.Stop.ExhaustedAt = -1 }},
+		"recheck before boot":           {Quarantined, func(s *State) { s.Stop.NextRecheckAt = -1 }},
+		"quarantine with a dead line":   {Quarantined, func(s *State) { s.Deadline = t1 }},
+		"quarantine with a lost link":   {Quarantined, func(s *State) { s.LinkLostAt = t1 }},
+		"quarantine started by a reuse": {Quarantined, func(s *State) { s.Reuse = true }},
+	} {
+		s := example(spoil.kind, NewEpoch)
+		if err := s.Check(); err != nil {
+			t.Fatalf("%s: the example is bad: %v", name, err)
+		}
+		spoil.how(&s)
+		if err := s.Check(); !errors.Is(err, ErrMalformed) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestExtremes: no number, however large, makes a step panic, a state malformed,
+// a generation fall or a deadline lie in the past.
+func TestExtremes(t *testing.T) {
+	t.Parallel()
+	const most = time.Duration(1<<63 - 1)
+	times := rapid.SampledFrom([]time.Duration{0, 1, t0, t1, most - 1, most, -1})
+	numbers := rapid.SampledFrom([]uint64{0, 1, 2, 3, 4, 9, ^uint64(0) - 1, ^uint64(0)})
+	names := rapid.SampledFrom([]string{"", instA.ID, instB.ID})
+	instance := rapid.Custom(func(t *rapid.T) Instance { return Instance{names.Draw(t, "id"), numbers.Draw(t, "generation")} })
+	rapid.Check(t, func(t *rapid.T) {
+		r := DefaultRules()
+		if rapid.Bool().Draw(t, "odd rules") {
+			r = Rules{StartupDeadline: most, ReadyDeadline: most, KeepWarm: most, AttemptDeadline: most,
+				JoinBound: most, RecheckEvery: 1, RecheckWindow: most, StopAttempts: rapid.IntRange(-1, 2).Draw(t, "budget")}
+		}
+		states := statesOf(Kinds()[rapid.IntRange(0, int(kindEnd)-2).Draw(t, "kind")])
+		s := states[rapid.IntRange(0, len(states)-1).Draw(t, "state")]
+		for range 20 {
+			e := Event{
+				Kind: EventKinds()[rapid.IntRange(0, int(eventEnd)-2).Draw(t, "event")], Now: times.Draw(t, "now"),
+				Instance: instance.Draw(t, "instance"), Deadline: times.Draw(t, "deadline"),
+				Target: Target{instance.Draw(t, "target")}, Reason: Reason(rapid.IntRange(0, int(reasonEnd)).Draw(t, "reason")),
+				AttemptID: names.Draw(t, "attempt"), Floor: numbers.Draw(t, "floor"), By: "by", Why: "why",
+				AbsenceVerified: rapid.Bool().Draw(t, "absence"), Timer: rapid.Bool().Draw(t, "timer"),
+			}
+			if rapid.Bool().Draw(t, "due") {
+				if d, ok := r.Due(s, e.Now); ok {
+					d.AttemptID += names.Draw(t, "suffix")
+					e = d
+				}
+			}
+			n, _, outcome, _ := r.Reduce(s, e)
+			if err := n.Check(); err != nil || n.NextGeneration < s.NextGeneration {
+				t.Fatalf("%+v\n%+v\n%s %+v\n%v", s, e, outcome, n, err)
+			}
+			s = n
+		}
+	})
+}
+
+// TestTextIsCut: what people write cannot bloat every later record.
+func TestTextIsCut(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("ä", 5000)
+	s := play(t, DefaultRules(), cold(t), Event{
+		Kind: RequestStop, Now: t0, Target: Target{instA}, Reason: Operator, Error: long, By: long, Why: long,
+	})
+	for _, text := range []string{s.Stop.LastError, s.Stop.By, s.Stop.Why, clip("x" + long)} {
+		if len(text) < 1023 || len(text) > 1024 || !utf8.ValidString(text) {
+			t.Errorf("%d bytes, valid %v", len(text), utf8.ValidString(text))
+		}
+	}
+	if clip(strings.Repeat("\x80", 2000)) != "" || clip("short") != "short" {
+		t.Error("odd texts")
+	}
+}
