@@ -1,0 +1,10 @@
+// Command berthctl controls berthd, the per-host daemon for agent sessions.
+package main
+
+import (
+	"os"
+
+	"github.com/berthd/berth/rpc/internal/cli"
+)
+
+func main() { os.Exit(cli.Main()) }

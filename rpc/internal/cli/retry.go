@@ -1,0 +1,69 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/berthd/berth/rpc"
+	"github.com/berthd/berth/rpc/client"
+)
+
+const (
+	// restartWindow is how long a verb that outlives a restart of the daemon
+	// looks for the next one; the wrappers' own window is the same.
+	restartWindow = 90 * time.Second
+	// retryFirst and retryMost bound the pause between two tries.
+	retryFirst = 50 * time.Millisecond
+	retryMost  = time.Second
+)
+
+// retry repeats f while the daemon is restarting, and says so once. f must be
+// safe to repeat. A daemon that was never reached is not waited for.
+func (a *app) retry(ctx context.Context, f func() error) error {
+	var r restart
+	for {
+		err := f()
+		if err == nil || !a.again(ctx, &r, err) {
+			return err
+		}
+	}
+}
+
+// restart is one absence of the daemon.
+type restart struct {
+	since   time.Time
+	pause   time.Duration
+	reached bool // the daemon has answered before
+}
+
+// alive notes that the daemon answers; a later loss is another absence.
+func (r *restart) alive() { *r = restart{reached: true} }
+
+// again waits for the next try after err; false when there is none to make.
+func (a *app) again(ctx context.Context, r *restart, err error) bool {
+	var ue *client.UnreachableError
+	lost := errors.As(err, &ue)
+	if lost && ue.Sent {
+		r.reached = true
+	}
+	if ctx.Err() != nil || !r.reached && rpc.CodeOf(err) != rpc.CodeReconciling || !lost && rpc.CodeOf(err) != rpc.CodeReconciling {
+		return false
+	}
+	r.reached = true
+	now := a.now()
+	if r.since.IsZero() {
+		r.since, r.pause = now, retryFirst
+		fmt.Fprintln(a.err, "berthctl: the daemon is away; waiting for it")
+	} else if now.Sub(r.since) > restartWindow {
+		return false
+	}
+	select {
+	case <-time.After(r.pause):
+	case <-ctx.Done():
+		return false
+	}
+	r.pause = min(2*r.pause, retryMost)
+	return true
+}

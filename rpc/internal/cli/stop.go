@@ -1,0 +1,86 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berthd/berth/rpc"
+)
+
+func (a *app) stopCmd() *cobra.Command {
+	var req rpc.StopRequest
+	cmd := a.oneSession("stop", "Stop a session; its workspace and its record stay", func(ctx context.Context, id string) error {
+		setKey(&req.Key)
+		reply, err := a.client().Stop(ctx, id, req)
+		if err != nil {
+			return failed(err, id, "stop session %q", id)
+		}
+		err = a.show(reply, func() {
+			fmt.Fprintf(a.out, "%s is %s%s\n", id, reply.Session.State, prefixed(": ", note(reply.Session)))
+		})
+		if err == nil && req.Wait && reply.Session.State != "vacant" {
+			return failed(fmt.Errorf("it is %s", reply.Session.State), id, "stop session %q", id)
+		}
+		return err
+	})
+	cmd.Flags().BoolVar(&req.Wait, "wait", false, "return when nothing of it is alive any more, or berth has given up")
+	cmd.Flags().StringVar(&req.Why, "why", "", "a reason for the audit log")
+	cmd.Flags().StringVar(&req.Key, "key", "", "operation key (default: a new one)")
+	return cmd
+}
+
+func (a *app) deleteCmd() *cobra.Command {
+	var req rpc.DeleteRequest
+	cmd := a.oneSession("delete", "Stop a session and delete it for good, its workspace included", func(ctx context.Context, id string) error {
+		setKey(&req.Key)
+		reply, err := a.client().Delete(ctx, id, req)
+		if err != nil {
+			return failed(err, id, "delete session %q", id)
+		}
+		err = a.show(reply, func() { a.deleteText(id, reply) })
+		if err == nil && req.Wait && reply.Tombstone == nil {
+			return failed(fmt.Errorf("the deletion is held up%s", prefixed(": ", heldUp(reply.Deleting))), id, "delete session %q", id)
+		}
+		return err
+	})
+	cmd.Aliases = []string{"rm"}
+	cmd.Long = `Stop a session and delete it for good. Its id is never used again. A workspace
+that berth made is deleted with it, unless it holds work that is not committed
+and pushed: --discard agrees to lose that. A directory that was given with
+--workspace is left alone.`
+	cmd.Flags().BoolVar(&req.Discard, "discard", false, "lose work in the workspace that is not committed and pushed")
+	cmd.Flags().BoolVar(&req.Wait, "wait", false, "return when it is gone, or the deletion is held up")
+	cmd.Flags().StringVar(&req.Why, "why", "", "a reason for the audit log")
+	cmd.Flags().StringVar(&req.Key, "key", "", "operation key (default: a new one)")
+	return cmd
+}
+
+func (a *app) deleteText(id string, reply rpc.DeleteReply) {
+	if reply.Tombstone != nil {
+		fmt.Fprintf(a.out, "%s is deleted (last generation %d)\n", id, reply.Tombstone.LastGeneration)
+		return
+	}
+	fmt.Fprintf(a.out, "%s is being deleted%s\n", id, prefixed(": ", heldUp(reply.Deleting)))
+}
+
+func heldUp(d *rpc.DeleteState) string {
+	if d == nil {
+		return ""
+	}
+	return d.Step + prefixed(": ", d.LastError)
+}
+
+func prefixed(prefix, s string) string {
+	if s == "" {
+		return ""
+	}
+	return prefix + printable(s)
+}
+
+func setKey(key *string) {
+	if *key == "" {
+		*key = "berthctl-" + randomHex(16)
+	}
+}

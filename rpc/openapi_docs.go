@@ -1,0 +1,3 @@
+package rpc
+
+var fieldDocs = map[string]string{}
