@@ -1,0 +1,232 @@
+package discover
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berthd/berth/daemon/internal/sys"
+)
+
+// walk is one scan in progress. One reader at a time adds to it; readers that were left behind find
+// another's turn and go.
+type walk struct {
+	s    *Scanner
+	done chan struct{} // closed by the reader that came to the end
+
+	mu    sync.Mutex // never held across a system call
+	turn  int        // whose reports count
+	steps uint64     // processes begun, so that a standstill shows
+	pid   int        // being read
+	next  int64      // offset in the directory behind it
+	res   Result
+	err   error
+}
+
+// Scan looks at every process once and reports those with a marker. It returns ctx's error when that
+// ends first, and an error when the tree cannot be listed or descriptors or memory run out; a process
+// that cannot be read is no error, it is in Result.Opaque. An error means that nothing is known.
+//
+// It takes about 9 µs a process and allocates only for what it reports. Concurrent scans do not share
+// work.
+func (s *Scanner) Scan(ctx context.Context) (Result, error) {
+	w := &walk{s: s, done: make(chan struct{})}
+	w.res.At = sys.Now()
+	before, quiet := s.lastPID()
+	if err := w.start(ctx, 0); err != nil {
+		return Result{}, err
+	}
+	if err := w.wait(ctx); err != nil {
+		return Result{}, err
+	}
+	after, ok := s.lastPID()
+	w.res.Quiet = quiet && ok && before == after
+	w.res.Took = sys.Now() - w.res.At
+	slices.SortFunc(w.res.Procs, func(a, b Proc) int { return cmp.Compare(a.PID, b.PID) })
+	slices.SortFunc(w.res.Opaque, func(a, b Opaque) int { return cmp.Compare(a.PID, b.PID) })
+	return w.res, nil
+}
+
+// wait returns when the scan is complete or cannot be completed.
+func (w *walk) wait(ctx context.Context) error {
+	tick := time.NewTicker(w.s.stall / 2)
+	defer tick.Stop()
+	var seen uint64
+	for {
+		select {
+		case <-w.done:
+			return w.err
+		case <-ctx.Done():
+			select { // the reader looks at ctx before each process
+			case <-w.done:
+			case <-time.After(cancelGrace):
+				w.leaveBehind()
+			}
+			return fmt.Errorf("scanning %q: %w", w.s.root, ctx.Err())
+		case <-tick.C:
+		}
+		w.mu.Lock()
+		steps := w.steps
+		w.mu.Unlock()
+		if steps != seen {
+			seen = steps
+			continue
+		}
+		if next, ok := w.leaveBehind(); ok {
+			if err := w.start(ctx, next); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// leaveBehind ends the present reader's turn: the process that it reads is reported as stalled. ok is
+// false when there was nothing to end because it has just finished.
+func (w *walk) leaveBehind() (next int64, ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	select {
+	case <-w.done:
+		return 0, false
+	default:
+	}
+	w.turn++
+	if w.pid != 0 {
+		w.res.Scanned++
+		w.res.Opaque = append(w.res.Opaque, Opaque{PID: w.pid, UID: UnknownUID, Reason: Stalled})
+		w.s.markStalled(w.pid, 1)
+	}
+	return w.next, true
+}
+
+// start begins a turn at an offset of the directory.
+func (w *walk) start(ctx context.Context, from int64) error {
+	r, err := w.s.take()
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	w.steps++
+	w.pid, w.next = 0, from
+	turn := w.turn
+	w.mu.Unlock()
+	go w.readLoop(ctx, r, turn, from) // owned by Scan, which waits for it or leaves it behind
+	return nil
+}
+
+// readLoop reads processes until the directory or its turn ends.
+func (w *walk) readLoop(ctx context.Context, r *reader, turn int, from int64) {
+	pid, err := w.readAll(ctx, r, turn, from)
+	w.s.give(r)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.turn != turn {
+		if pid != 0 {
+			w.s.markStalled(pid, -1)
+		}
+		return
+	}
+	w.err = err
+	close(w.done)
+}
+
+// readAll returns the process at which it lost its turn, 0 when it did not.
+func (w *walk) readAll(ctx context.Context, r *reader, turn int, from int64) (pid int, err error) {
+	if from != 0 {
+		if _, err := unix.Seek(r.root, from, 0); err != nil {
+			return 0, fmt.Errorf("listing %q: %w", w.s.root, err)
+		}
+	}
+	for {
+		n, errno := getdents(r.root, r.dents)
+		if errno != 0 {
+			return 0, fmt.Errorf("listing %q: %w", w.s.root, errno)
+		}
+		if n == 0 {
+			return 0, nil
+		}
+		for pid, next, rest, ok := number(r.dents[:n]); ok; pid, next, rest, ok = number(rest) {
+			if err := ctx.Err(); err != nil {
+				return 0, fmt.Errorf("scanning %q: %w", w.s.root, err)
+			}
+			if !w.begin(turn, pid, next) {
+				return 0, nil
+			}
+			var o outcome
+			if w.s.isStalled(pid) {
+				o = outcome{what: blind, opaque: Opaque{PID: pid, UID: UnknownUID, Reason: Stalled}}
+			} else {
+				o = r.examine(pid)
+			}
+			if !w.add(turn, &o) {
+				return pid, nil
+			}
+			if o.what == fatal {
+				return 0, fmt.Errorf("scanning %q: %w", w.s.root, o.err)
+			}
+		}
+	}
+}
+
+// begin notes which process comes next; false when the turn is over.
+func (w *walk) begin(turn, pid int, next int64) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.turn != turn {
+		return false
+	}
+	w.steps++
+	w.pid, w.next = pid, next
+	return true
+}
+
+// add counts what was found; false when the turn is over.
+func (w *walk) add(turn int, o *outcome) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.turn != turn {
+		return false
+	}
+	w.pid = 0
+	w.res.Scanned++
+	switch o.what {
+	case hit:
+		if o.proc.Zombie {
+			w.res.Zombies++
+		}
+		w.res.Procs = append(w.res.Procs, o.proc)
+	case blind:
+		switch o.opaque.Reason {
+		case Unreadable:
+			w.res.Unreadable++
+		case Empty:
+			w.res.Empty++
+		}
+		w.res.Opaque = append(w.res.Opaque, o.opaque)
+	case gone:
+		w.res.Vanished++
+	case dead:
+		w.res.Zombies++
+	case outOfScope:
+		w.res.OutOfScope++
+	}
+	return true
+}
+
+// lastPID returns the pid given out last in our pid namespace, the fifth field of proc_loadavg(5).
+func (s *Scanner) lastPID() (pid uint64, ok bool) {
+	var small [128]byte
+	b := small[:]
+	n, _, errno := slurp(unix.AT_FDCWD, []byte(s.root+"/loadavg\x00"), &b, len(b), true)
+	if errno != 0 {
+		return 0, false
+	}
+	text := bytes.TrimSpace(b[:n])
+	return parseUint(text[bytes.LastIndexByte(text, ' ')+1:])
+}
