@@ -126,12 +126,14 @@ func CheckSocketPath(path string) error {
 // SafeName says whether id may name a session and with it a directory: a
 // letter or digit, then up to 127 letters, digits, "_", "." or "-". Such a
 // name is never hidden, never "." or "..", never an option, has no separator.
-func SafeName(id string) bool {
-	if id == "" || len(id) > maxName {
+func SafeName(id string) bool { return safeName(id, maxName) }
+
+func safeName(s string, limit int) bool {
+	if s == "" || len(s) > limit {
 		return false
 	}
-	for i := range len(id) {
-		c := id[i]
+	for i := range len(s) {
+		c := s[i]
 		alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
 		if !alnum && (i == 0 || c != '_' && c != '.' && c != '-') {
 			return false
