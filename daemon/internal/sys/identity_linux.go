@@ -106,7 +106,7 @@ func OpenVerified(id Identity) (pidfd int, err error) {
 	if err != nil {
 		return -1, err
 	}
-	if err := verify(fd, id); err != nil {
+	if _, err := verify(fd, id); err != nil {
 		unix.Close(fd)
 		return -1, err
 	}
@@ -124,22 +124,23 @@ func permitted(id Identity) error {
 	return nil
 }
 
-func verify(pidfd int, id Identity) error {
+// verify compares an open pidfd, and whatever has its pid, with id.
+func verify(pidfd int, id Identity) (Stat, error) {
 	inode, err := PidfdInode(pidfd)
 	if err != nil {
-		return err
+		return Stat{}, err
 	}
 	if id.PidfdInode != 0 && inode != 0 && inode != id.PidfdInode {
-		return fmt.Errorf("verifying %v: inode is %d: %w", id, inode, ErrReused)
+		return Stat{}, fmt.Errorf("verifying %v: inode is %d: %w", id, inode, ErrReused)
 	}
 	st, err := statBehind(pidfd, id.PID)
 	if err != nil {
-		return err
+		return Stat{}, err
 	}
 	if st.StartTicks != id.StartTicks {
-		return fmt.Errorf("verifying %v: start time is %d: %w", id, st.StartTicks, ErrReused)
+		return Stat{}, fmt.Errorf("verifying %v: start time is %d: %w", id, st.StartTicks, ErrReused)
 	}
-	return nil
+	return st, nil
 }
 
 // openPidfd maps what pidfd_open(2) says of a pid that has no process: ESRCH, or, while the number still

@@ -2,6 +2,7 @@ package sys
 
 import (
 	"errors"
+	"fmt"
 
 	"golang.org/x/sys/unix"
 )
@@ -31,8 +32,11 @@ func (p Presence) String() string {
 }
 
 // Observe tells whether the process that id names lives, without touching it. It answers for every
-// identity, also those that OpenVerified refuses to open. stat is the zero value when Absent. An error
-// means unknown.
+// identity, also those that OpenVerified refuses to open. stat is filled in for a Zombie (whose parent
+// is of interest) and zero otherwise. An error means unknown.
+//
+// With pidfs it never looks into /proc unless the process has exited: the inode says who it is and the
+// pidfd whether it runs.
 func Observe(id Identity) (p Presence, stat Stat, err error) {
 	boot, err := BootID()
 	if err != nil {
@@ -41,22 +45,50 @@ func Observe(id Identity) (p Presence, stat Stat, err error) {
 	if id.BootID != boot {
 		return Absent, Stat{}, nil
 	}
+	p, stat, err = observe(id)
+	if errors.Is(err, ErrGone) || errors.Is(err, ErrReused) {
+		return Absent, Stat{}, nil
+	}
+	return p, stat, err
+}
+
+func observe(id Identity) (Presence, Stat, error) {
 	fd, err := openPidfd(id.PID)
-	if err == nil {
-		defer unix.Close(fd)
-		if err = verify(fd, id); err == nil {
-			stat, err = statBehind(fd, id.PID)
+	if err != nil {
+		return 0, Stat{}, err
+	}
+	defer unix.Close(fd)
+	inode, err := PidfdInode(fd)
+	if err != nil {
+		return 0, Stat{}, err
+	}
+	if inode != 0 && inode == id.PidfdInode {
+		if over, err := exited(fd); err != nil {
+			return 0, Stat{}, err
+		} else if !over {
+			return Alive, Stat{}, nil
 		}
 	}
-	switch {
-	case errors.Is(err, ErrGone), errors.Is(err, ErrReused):
-		return Absent, Stat{}, nil
-	case err != nil:
+	stat, err := verify(fd, id)
+	if err != nil {
 		return 0, Stat{}, err
-	case stat.StartTicks != id.StartTicks: // reaped and reused between the two reads
-		return Absent, Stat{}, nil
-	case stat.Zombie():
+	}
+	if stat.Zombie() {
 		return Zombie, stat, nil
 	}
-	return Alive, stat, nil
+	return Alive, Stat{}, nil
+}
+
+// exited asks a pidfd, which is readable from its process's exit on (pidfd_open(2)).
+func exited(pidfd int) (bool, error) {
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, 0)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return false, fmt.Errorf("polling a pidfd: %w", err)
+		}
+		return n > 0, nil
+	}
 }
