@@ -206,8 +206,10 @@ func roleHidden() error {
 		return err
 	}
 	runtime.LockOSThread() // raw setresuid changes this thread alone, which then never runs anything else
-	if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534); e != 0 {
-		return e
+	for _, call := range [][2]uintptr{{unix.SYS_SETGROUPS}, {unix.SYS_SETRESGID, 65534}, {unix.SYS_SETRESUID, 65534}} {
+		if _, _, e := unix.RawSyscall(call[0], call[1], call[1], call[1]); e != 0 { // group 0 sees all
+			return e
+		}
 	}
 	if _, err := os.Stat(fmt.Sprintf("/proc/%d/stat", id.PID)); err == nil {
 		return errors.New("hidepid=2 hides nothing")
