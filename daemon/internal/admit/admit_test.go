@@ -115,9 +115,51 @@ func TestDecide(t *testing.T) {
 		if d.Verdict != c.verdict || d.Low != c.low || d.Short != c.short || d.Err != nil || d.Hard {
 			t.Errorf("%s: %s low %v short %+v hard %v, %v", name, d.Verdict, d.Low, d.Short, d.Hard, d.Err)
 		}
+		if d.Verdict == Admit && !fits(c.room.FreeBytes, c.outstanding.Bytes, request.Bytes, d.Left.Bytes) {
+			t.Errorf("%s: %d left", name, d.Left.Bytes)
+		}
 		if d.Room != c.room || d.Outstanding != c.outstanding || d.Request != request {
 			t.Errorf("%s: not all numbers are told", name)
 		}
+	}
+}
+
+// TestNumbers: the numbers that go into the answer.
+func TestNumbers(t *testing.T) {
+	t.Parallel()
+	percents := DefaultMarks()
+	percents.AbsoluteOnly = true
+	for name, c := range map[string]struct {
+		got        Decision
+		mark, left Reservation
+	}{
+		"admitted": {
+			Decide(disk(50*gib, 900_000), Reservation{gib, 7}, Default(), DefaultMarks(), false),
+			Reservation{5 * gib, 50_000}, Reservation{48 * gib, 879_993},
+		},
+		"no longer low": {
+			Decide(disk(50*gib, 900_000), Reservation{gib, 7}, Default(), DefaultMarks(), true),
+			Reservation{5 * gib, 50_000}, Reservation{48 * gib, 879_993},
+		},
+		"still low": {
+			Decide(disk(6*gib, 60_000), Reservation{}, Default(), DefaultMarks(), true),
+			Reservation{7 * gib, 70_000}, Reservation{5 * gib, 40_000},
+		},
+		"nothing left": {
+			Decide(disk(mib, 60_000), Reservation{}, Default(), DefaultMarks(), false),
+			Reservation{5 * gib, 50_000}, Reservation{0, 40_000},
+		},
+		"percentages ignored": {
+			Decide(disk(50*gib, 900_000), Reservation{}, Reservation{}, percents, false),
+			Reservation{2 * gib, 0}, Reservation{50 * gib, 900_000},
+		},
+	} {
+		if c.got.Mark != c.mark || c.got.Left != c.left {
+			t.Errorf("%s: mark %+v, left %+v", name, c.got.Mark, c.got.Left)
+		}
+	}
+	if RootMarks().MaxAge != DefaultMarks().MaxAge {
+		t.Error("readings of a root age at another pace")
 	}
 }
 
@@ -318,6 +360,9 @@ func TestReservation(t *testing.T) {
 	if got := (Reservation{most, 5}).Add(Reservation{1, 6}); got != (Reservation{most, 11}) {
 		t.Errorf("sum %+v", got)
 	}
+	if got := (Reservation{3, 10}).Shrink(Reservation{4, 3}); got != (Reservation{0, 7}) {
+		t.Errorf("rest %+v", got)
+	}
 	if got := (Reservation{10, 5}).Shrink(Reservation{3, 6}); got != (Reservation{7, 0}) {
 		t.Errorf("rest %+v", got)
 	}
@@ -361,6 +406,9 @@ func TestExplain(t *testing.T) {
 		"6.0 GiB free of 100.0 GiB, 512.0 MiB promised, 1.0 GiB asked for, 5.0 GiB must be left; " +
 			"70000 inodes free of 1000000, 7 promised, 20000 asked for, 50000 must be left; short of 512.0 MiB and 7 inodes": Decide(
 			disk(6*gib, 70_000), Reservation{512 * mib, 7}, Default(), DefaultMarks(), false),
+		"50.0 GiB free of 100.0 GiB, 0 B promised, 1.0 KiB asked for, 5.0 GiB must be left; " +
+			"900000 inodes free of 1000000, 0 promised, 0 asked for, 50000 must be left": Decide(
+			disk(50*gib, 900_000), Reservation{}, Reservation{Bytes: 1024}, DefaultMarks(), false),
 		"1023 B free of 2.0 KiB, 0 B promised, 1 B asked for, 1023 B must be left; short of 1 B": Decide(
 			Room{Known: true, FreeBytes: 1023, TotalBytes: 2048}, Reservation{}, Reservation{Bytes: 1},
 			Marks{LowBytes: 1023, ExitLowBytes: 1023}, false),

@@ -81,14 +81,14 @@ func (m Marks) Validate() error {
 func (m Marks) low(r Room) Reservation {
 	return Reservation{
 		Bytes:  m.mark(m.LowBytes, m.LowPercent, r.TotalBytes),
-		Inodes: m.inodeMark(m.LowInodes, m.LowInodePercent, r.TotalInodes),
+		Inodes: m.mark(m.LowInodes, m.LowInodePercent, r.TotalInodes),
 	}
 }
 
 func (m Marks) exit(r Room) Reservation {
 	return Reservation{
 		Bytes:  m.mark(m.ExitLowBytes, m.ExitLowPercent, r.TotalBytes),
-		Inodes: m.inodeMark(m.ExitLowInodes, m.ExitLowInodePercent, r.TotalInodes),
+		Inodes: m.mark(m.ExitLowInodes, m.ExitLowInodePercent, r.TotalInodes),
 	}
 }
 
@@ -99,14 +99,6 @@ func (m Marks) mark(least uint64, percent float64, total uint64) uint64 {
 		return least
 	}
 	return max(least, share(percent, total))
-}
-
-// inodeMark is 0, always met, where inodes are not counted.
-func (m Marks) inodeMark(least uint64, percent float64, total uint64) uint64 {
-	if total == 0 {
-		return 0
-	}
-	return m.mark(least, percent, total)
 }
 
 // share is percent of total, rounded down to about 16 digits, never more than

@@ -57,7 +57,7 @@ func TestStale(t *testing.T) {
 				if stale != gives || (len(why) == 0) != gives {
 					t.Errorf("%s %s under %+v: %v %v", name, value, p, stale, why)
 				}
-				if !stale && value != c.against && !strings.HasPrefix(why[0], "not known: ") {
+				if !stale && (value != c.against) != strings.HasPrefix(why[0], "not known: ") {
 					t.Errorf("%s %s: %v", name, value, why)
 				}
 			}
@@ -96,8 +96,8 @@ func TestStaleTellsAll(t *testing.T) {
 
 func TestOldest(t *testing.T) {
 	t.Parallel()
-	all := []Candidate{{"b", 5}, {"c", 7}, {"a", 7}, {"d", 1}}
-	if got := Oldest(all); got != 2 {
+	all := []Candidate{{"b", 5}, {"c", 7}, {"a", 7}, {"d", 1}, {"0", 7}, {"1", 6}}
+	if got := Oldest(all); got != 4 {
 		t.Errorf("oldest is %d", got)
 	}
 	if got := Oldest(nil); got != -1 {
