@@ -214,7 +214,9 @@ func roleHidden() error {
 	if _, err := os.Stat(fmt.Sprintf("/proc/%d/stat", id.PID)); err == nil {
 		return errors.New("hidepid=2 hides nothing")
 	}
-	if p, _, err := Observe(id); err == nil || p != 0 {
+	noInode := id
+	noInode.PidfdInode = 0
+	if p, _, err := Observe(noInode); err == nil || p != 0 {
 		return fmt.Errorf("hidden process observed as %v, %v", p, err)
 	}
 	if _, err := OpenVerified(id); err == nil || errors.Is(err, ErrGone) || errors.Is(err, ErrReused) {
