@@ -31,16 +31,30 @@ func openDirAt(dir int, rel string) (int, error) {
 	return openAt(dir, rel, unix.O_PATH|unix.O_DIRECTORY)
 }
 
-// readAt reads the control file rel into buf and returns what it filled. A cgroup that was removed
+// readAt reads the control file rel, into buf as long as that has room. A cgroup that was removed
 // between the open and the read answers ENODEV.
 func readAt(dir int, rel string, buf []byte) ([]byte, error) {
 	fd, err := openAt(dir, rel, unix.O_RDONLY)
 	if err != nil {
 		return nil, err
 	}
+	return drain(fd, buf)
+}
+
+// maxRead bounds what drain takes: a list of PID_MAX_LIMIT (4 Mi) pids is smaller.
+const maxRead = 64 << 20
+
+// drain reads a descriptor to its end and closes it. The result lies in buf if that is large enough.
+func drain(fd int, buf []byte) ([]byte, error) {
 	defer unix.Close(fd)
 	n := 0
-	for n < len(buf) {
+	for {
+		if n == len(buf) {
+			if n >= maxRead {
+				return nil, unix.EFBIG
+			}
+			buf = append(buf, make([]byte, 3*n)...)
+		}
 		m, err := unix.Read(fd, buf[n:])
 		if err == unix.EINTR {
 			continue
@@ -53,22 +67,7 @@ func readAt(dir int, rel string, buf []byte) ([]byte, error) {
 		}
 		n += m
 	}
-	return nil, unix.EOVERFLOW
 }
-
-// readAllAt is readAt for files without a small upper bound, like cgroup.procs.
-func readAllAt(dir int, rel string) ([]byte, error) {
-	for size := 4 << 10; size <= maxProcsBytes; size *= 4 {
-		b, err := readAt(dir, rel, make([]byte, size))
-		if err != unix.EOVERFLOW {
-			return b, err
-		}
-	}
-	return nil, unix.EOVERFLOW
-}
-
-// maxProcsBytes bounds one cgroup.procs: more pids than PID_MAX_LIMIT (4 Mi) cannot be listed.
-const maxProcsBytes = 64 << 20
 
 // writeAt writes value to the control file rel in one write(2), as the kernel wants it.
 func writeAt(dir int, rel, value string) error {

@@ -18,18 +18,13 @@ func (l *Leaf) Procs() ([]int, error) { return l.procs(l.name) }
 
 // WorkProcs is Procs for work alone.
 func (l *Leaf) WorkProcs() ([]int, error) {
-	rel := l.name + "/" + workDir
-	pids, err := l.procs(rel)
-	if err != nil && l.missing(rel, err) {
-		return []int{}, nil
-	}
-	return pids, err
+	return l.procs(l.name + "/" + workDir)
 }
 
 func (l *Leaf) procs(rel string) ([]int, error) {
 	pids := []int{}
 	err := l.walk(rel, func(rel string) error {
-		b, err := readAllAt(l.tree.fd(), rel+"/cgroup.procs")
+		b, err := readAt(l.tree.fd(), rel+"/cgroup.procs", make([]byte, 1024))
 		if errors.Is(err, unix.EOPNOTSUPP) {
 			return nil // a threaded cgroup: its processes are listed by the domain above it
 		}
@@ -41,6 +36,9 @@ func (l *Leaf) procs(rel string) ([]int, error) {
 		return err
 	})
 	if err != nil {
+		if rel != l.name && l.missing(rel, err) {
+			return []int{}, nil
+		}
 		return nil, l.fail("listing the processes of", rel, err)
 	}
 	slices.Sort(pids)

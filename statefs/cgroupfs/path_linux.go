@@ -8,6 +8,8 @@ import (
 	"path"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 var (
@@ -43,7 +45,11 @@ func procCgroup(pid int) (p string, removed bool, err error) {
 	if pid != 0 {
 		who = strconv.Itoa(pid)
 	}
-	b, err := os.ReadFile("/proc/" + who + "/cgroup")
+	fd, err := unix.Open("/proc/"+who+"/cgroup", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	var b []byte
+	if err == nil {
+		b, err = drain(fd, make([]byte, 1024))
+	}
 	if err != nil {
 		return "", false, fmt.Errorf("reading the cgroup of process %s: %w", who, err)
 	}
