@@ -10,6 +10,9 @@ import (
 )
 
 func main() {
+	if os.Args[0] == wrap.StageName {
+		os.Exit(wrap.Stage())
+	}
 	if len(os.Args) > 1 {
 		fmt.Fprintln(os.Stderr, "berth-wrap: cannot be started by hand: berthd does it, see berth-wrap(8)")
 		os.Exit(wrap.ExitUsage)

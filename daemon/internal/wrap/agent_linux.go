@@ -10,7 +10,6 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
 
 	"github.com/berthd/berth/plugins/sandbox"
@@ -26,6 +25,7 @@ type agent struct {
 	stdout *os.File // nil with a terminal
 	stderr *os.File // nil with a terminal
 	term   *os.File // nil without a terminal
+	slave  int      // our own descriptor of the agent's side, -1 = none
 
 	mu     sync.Mutex
 	reaped bool // its pid and its process group mean nothing any more
@@ -36,19 +36,19 @@ var errEnded = errors.New("the agent has ended")
 
 // stdio is the agent's side of its three standard descriptors.
 type stdio struct {
-	files  [3]int // may repeat
-	toOpen []int  // each one once, to be closed after the start
+	files [3]int // may repeat
+	ours  []int  // of files, to be closed after the start
 }
 
 func (s *stdio) close() {
-	for _, fd := range s.toOpen {
+	for _, fd := range s.ours {
 		unix.Close(fd)
 	}
 }
 
 // startAgent starts the agent, or says in words for people why it cannot run.
 func startAgent(l *wire.Launch, r *sandbox.Recipe) (*agent, error) {
-	a := &agent{pidfd: -1}
+	a := &agent{pidfd: -1, slave: -1}
 	var io *stdio
 	var err error
 	if l.Terminal {
@@ -93,43 +93,9 @@ func (a *agent) openPipes() (*stdio, error) {
 			our, their = p[1], p[0]
 		}
 		io.files[i] = their
-		io.toOpen = append(io.toOpen, their)
+		io.ours = append(io.ours, their)
 		unix.SetNonblock(our, true) // cannot fail on a pipe
 		*ours[i] = os.NewFile(uintptr(our), name)
-	}
-	return io, nil
-}
-
-// openTerminal makes a pseudo terminal of the given size; 0 by 0 becomes 24 by
-// 80, because programs divide by it.
-func (a *agent) openTerminal(size wire.Size) (*stdio, error) {
-	master, slave, err := pty.Open()
-	if err != nil {
-		return nil, fmt.Errorf("opening a terminal: %w", err)
-	}
-	a.term, a.input = master, master
-	// The agent's side must block. Fd of a file that the runtime polls may
-	// leave it non-blocking, so a duplicate is set explicitly; the flag belongs
-	// to the description that both share.
-	fd, err := unix.FcntlInt(slave.Fd(), unix.F_DUPFD_CLOEXEC, 3)
-	slave.Close() // the duplicate holds the terminal open
-	if err != nil {
-		a.close()
-		return nil, fmt.Errorf("opening a terminal: %w", err)
-	}
-	io := &stdio{files: [3]int{fd, fd, fd}, toOpen: []int{fd}}
-	if err := unix.SetNonblock(fd, false); err != nil {
-		io.close()
-		a.close()
-		return nil, fmt.Errorf("opening a terminal: %w", err)
-	}
-	if size.Rows == 0 || size.Cols == 0 {
-		size = wire.Size{Rows: 24, Cols: 80}
-	}
-	if err := a.resize(size); err != nil {
-		io.close()
-		a.close()
-		return nil, err
 	}
 	return io, nil
 }
@@ -137,7 +103,7 @@ func (a *agent) openTerminal(size wire.Size) (*stdio, error) {
 // chown gives the agent its standard descriptors, so that it can open
 // /dev/stdout and /dev/tty again under its own uid.
 func (s *stdio) chown(r *sandbox.Recipe) {
-	for _, fd := range s.toOpen {
+	for _, fd := range s.files {
 		if err := unix.Fchown(fd, int(r.UID), int(r.GID)); err != nil {
 			logf("giving the agent its standard descriptors: %v", err)
 		}
@@ -159,8 +125,12 @@ func (a *agent) outputs() func(func(spool.Stream, *os.File) bool) {
 func (a *agent) close() {
 	for _, f := range []*os.File{a.input, a.stdout, a.stderr} {
 		if f != nil {
-			f.Close()
+			f.Close() // nothing is buffered
 		}
+	}
+	a.closeSlave()
+	if a.pidfd >= 0 {
+		unix.Close(a.pidfd)
 	}
 }
 
@@ -174,18 +144,6 @@ func (a *agent) signal(sig syscall.Signal) error {
 	}
 	if err := unix.Kill(-a.pid, sig); err != nil {
 		return fmt.Errorf("signalling the agent: %w", err)
-	}
-	return nil
-}
-
-// resize sets the terminal's size; the kernel sends SIGWINCH.
-func (a *agent) resize(size wire.Size) error {
-	if a.term == nil {
-		return errors.New("the session has no terminal")
-	}
-	err := pty.Setsize(a.term, &pty.Winsize{Rows: size.Rows, Cols: size.Cols})
-	if err != nil {
-		return fmt.Errorf("resizing the terminal: %w", err)
 	}
 	return nil
 }
@@ -208,3 +166,7 @@ func environment(l *wire.Launch, r *sandbox.Recipe) []string {
 	}
 	return append(env, markers...)
 }
+
+// markerCount is how many entries at the end of environment's result are the
+// markers.
+const markerCount = 4

@@ -28,6 +28,8 @@ const (
 	// startTries and startPause bound retries of an executable that somebody
 	// still has open for writing (ETXTBSY): about a second.
 	startTries = 20
+	// stageBound is how long the stage for resource limits may take.
+	stageBound = 10 * time.Second
 	startPause = 50 * time.Millisecond
 
 	// outputBuffer is the size of one read from the agent, outputBuffers how
@@ -61,6 +63,11 @@ const (
 	// how long after KILL the wrapper insists before it says that it failed.
 	ladderEvery = 20 * time.Millisecond
 	ladderBound = 30 * time.Second
+	// killEvery is the pause between two looks while killing.
+	killEvery = time.Millisecond
+
+	// noteEvery bounds how often the wrapper's log repeats itself.
+	noteEvery = time.Minute
 )
 
 // The exit codes of berth-wrap.

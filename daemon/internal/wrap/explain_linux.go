@@ -13,6 +13,10 @@ import (
 // one number for the working directory, the file and its interpreter, so the
 // steps are tried again, as the agent's uid, to see which one it was.
 func (s *execSpec) explain(path string, cause error) error {
+	var stage *stageError
+	if errors.As(cause, &stage) || errnoOf(cause) == unix.EIO {
+		return fmt.Errorf("starting %q: %w", s.argv[0], cause)
+	}
 	var dirErr, fileErr error
 	s.asAgent(func() {
 		dirErr = unix.Faccessat(unix.AT_FDCWD, s.dir, unix.X_OK, unix.AT_EACCESS)

@@ -18,6 +18,7 @@ func (w *wrapper) finish(status unix.WaitStatus) {
 	exit := w.exitOf(status)
 	w.in.close()
 	w.eventExit(exit)
+	w.agent.closeSlave()
 	drained := w.out.drain(w.launch.DrainTimeout)
 	if !within(drained, quickDrain) {
 		w.writeExit(exit, "", true)
@@ -26,7 +27,6 @@ func (w *wrapper) finish(status unix.WaitStatus) {
 		}
 	}
 	w.end(exit, "")
-	w.endLeftovers()
 }
 
 // finishUnstarted records that there never was an agent.
@@ -40,12 +40,17 @@ func (w *wrapper) finishUnstarted(cause error) {
 	w.end(exit, cause.Error())
 }
 
-// end writes the exit record for good and tells the daemon.
+// end writes the exit record for good, tells the daemon, and ends what is left.
 func (w *wrapper) end(exit *wire.Exit, startError string) {
 	exit.LastSeq = w.spool.LastSeq()
 	w.writeExit(exit, startError, false)
 	w.state.set(func(s *wire.Status) { s.Phase, s.Exit = wire.PhaseExited, exit })
+	w.link.announce()
+	if w.agent != nil {
+		w.endLeftovers()
+	}
 	w.link.stop(exitNoticeBound)
+	os.Remove(filepath.Join(w.launch.Dir, reserveName)) // missing is as good as removed
 }
 
 // exitOf describes status, with the stop that was asked for before.
@@ -56,6 +61,9 @@ func (w *wrapper) exitOf(status unix.WaitStatus) *wire.Exit {
 		e.Kind, e.Code = wire.ExitCode, status.ExitStatus()
 	case status.Signaled():
 		e.Kind, e.Signal = wire.ExitSignal, int(status.Signal())
+		if kills, ok := oomKills(w.launch.WorkCgroup); ok && kills > w.oomBefore && status.Signal() == unix.SIGKILL {
+			e.Kind = wire.ExitOOM
+		}
 	default:
 		e.Kind, e.Unknown = wire.ExitUnknown, "the wait status makes no sense"
 	}
@@ -76,8 +84,7 @@ func (w *wrapper) eventExit(e *wire.Exit) {
 	w.event("exited", fields)
 }
 
-// writeExit writes exit.json. On a full disk the room of the spool's oldest
-// file is not touched; the record has a reserve of its own.
+// writeExit writes exit.json, on a full disk in the room that was set aside.
 func (w *wrapper) writeExit(exit *wire.Exit, startError string, draining bool) {
 	f := wire.ExitFile{
 		Version: wire.FilesVersion, Host: w.launch.Host, Session: w.launch.Session,

@@ -20,7 +20,7 @@ func (w *wrapper) hello() *wire.Frame {
 func (c *conn) handle(f wire.Frame) error {
 	switch f.Kind {
 	case wire.KindWelcome:
-		c.welcome, c.link.failures = true, 0
+		c.welcome = true
 		return nil
 	case wire.KindReject:
 		return fmt.Errorf("%w: %s", errRejected, f.Error)

@@ -29,6 +29,9 @@ import (
 
 // The test binary is also the real wrapper, under its own name.
 func TestMain(m *testing.M) {
+	if os.Args[0] == StageName {
+		os.Exit(Stage())
+	}
 	if filepath.Base(os.Args[0]) == "berth-wrap" {
 		os.Exit(Run(3))
 	}

@@ -12,15 +12,27 @@ import (
 // link is the connection home: it is made again for ever, and nothing waits
 // for it but the last notice, which is bounded.
 type link struct {
-	w        *wrapper
-	quit     chan struct{} // closed by stop: end after what is to be said
-	ended    chan struct{} // closed when run has returned
-	leaving  bool          // quit was seen
-	failures int           // in a row, to log the first one only
+	w       *wrapper
+	exited  chan struct{} // closed by announce: the agent's end is to be told
+	quit    chan struct{} // closed by stop: end once that is told
+	ended   chan struct{} // closed when run has returned
+	leaving bool          // quit was seen
+	notes   limiter
 }
 
 func newLink(w *wrapper) *link {
-	return &link{w: w, quit: make(chan struct{}), ended: make(chan struct{})}
+	return &link{w: w, exited: make(chan struct{}), quit: make(chan struct{}), ended: make(chan struct{})}
+}
+
+// limiter lets one line pass per noteEvery: a daemon that is away for a week,
+// or restarts all the time, must not fill a disk.
+type limiter struct{ last time.Time }
+
+func (l *limiter) logf(format string, args ...any) {
+	if now := time.Now(); l.last.IsZero() || now.Sub(l.last) >= noteEvery {
+		l.last = now
+		logf(format, args...)
+	}
 }
 
 // run connects and serves until stop.
@@ -34,7 +46,10 @@ func (l *link) run() {
 		if l.leaving || l.stopped() {
 			return
 		}
-		l.note(err)
+		if errors.Is(err, errPoked) {
+			continue
+		}
+		l.notes.logf("the daemon is out of reach, trying again for ever: %v", err)
 		if !l.pause() {
 			l.leaving = true // one last try: the end is worth it
 		}
@@ -47,15 +62,6 @@ func (l *link) stopped() bool {
 		return true
 	default:
 		return false
-	}
-}
-
-// note logs the first failure of a row: a daemon that is away for a week must
-// not fill a disk.
-func (l *link) note(err error) {
-	l.failures++
-	if l.failures == 1 {
-		logf("the daemon is out of reach, trying again for ever: %v", err)
 	}
 }
 
@@ -73,8 +79,11 @@ func (l *link) pause() bool {
 	return true
 }
 
-// stop tells the daemon that the agent has ended, if it is there within bound,
-// and ends the link.
+// announce makes the link tell that the agent has ended.
+func (l *link) announce() { close(l.exited) }
+
+// stop ends the link, after announce, when the end has been told, at the latest
+// after bound.
 func (l *link) stop(bound time.Duration) {
 	close(l.quit)
 	t := time.NewTimer(bound)
@@ -101,6 +110,7 @@ type conn struct {
 	readErr  error           // valid when frames is closed
 	done     chan struct{}   // ends readLoop
 	welcome  bool
+	since    time.Time
 	toldExit bool
 	watching bool
 	grown    <-chan struct{} // nil while not watching or pausing
@@ -108,7 +118,7 @@ type conn struct {
 
 // serve speaks on one connection until it ends.
 func (l *link) serve(file *os.File) error {
-	c := &conn{link: l, file: file, frames: make(chan wire.Frame), done: make(chan struct{})}
+	c := &conn{link: l, file: file, since: time.Now(), frames: make(chan wire.Frame), done: make(chan struct{})}
 	go c.readLoop() // owner: serve; joined below
 	err := c.talk()
 	close(c.done)
@@ -123,12 +133,13 @@ func (l *link) serve(file *os.File) error {
 func (c *conn) readLoop() {
 	defer close(c.frames)
 	r := wire.NewReader(c.file, wire.MaxFrame)
+	var bad limiter
 	for {
 		f, err := r.ReadFrame()
 		var syntax *wire.SyntaxError
 		switch {
 		case errors.As(err, &syntax), errors.Is(err, wire.ErrTooLong):
-			logf("reading from the daemon: %v", err)
+			bad.logf("reading from the daemon: %v", err)
 			continue
 		case err != nil:
 			c.readErr = err
@@ -162,7 +173,7 @@ func (c *conn) talk() error {
 	defer late.Stop()
 	resume := time.NewTimer(time.Hour) // spool notices pause until it fires
 	defer resume.Stop()
-	quit := c.link.quit
+	quit, exited := c.link.quit, c.link.exited
 	for {
 		var err error
 		select {
@@ -185,11 +196,14 @@ func (c *conn) talk() error {
 			if !c.welcome {
 				err = errUnwelcome
 			}
+		case <-exited:
+			exited, err = nil, c.sendExited()
 		case <-quit:
 			quit, c.link.leaving = nil, true
 		}
-		if err == nil {
-			err = c.maybeBye()
+		if err == nil && c.link.leaving && c.toldExit && c.welcome {
+			// Not before the welcome: the daemon verifies a live process.
+			err = errSaidBye
 		}
 		if err != nil {
 			return err
@@ -197,32 +211,23 @@ func (c *conn) talk() error {
 	}
 }
 
-// maybeBye tells the end once it has come. The connection stays until the
-// daemon has welcomed the wrapper, because it verifies a live process.
-func (c *conn) maybeBye() error {
-	if !c.link.leaving {
-		return nil
-	}
-	if !c.toldExit {
-		st := c.link.w.status()
-		if err := c.write(&wire.Frame{Kind: wire.KindExited, Exit: st.Exit, Status: &st}); err != nil {
-			return err
-		}
-		c.toldExit = true
-	}
-	if c.welcome {
-		return errSaidBye
-	}
-	return nil
+func (c *conn) sendExited() error {
+	st := c.link.w.status()
+	c.toldExit = true
+	return c.write(&wire.Frame{Kind: wire.KindExited, Exit: st.Exit, Status: &st})
 }
 
 // poked answers SIGUSR1: a connection that was welcomed shows that it is alive,
-// any other is made anew.
+// one whose hello has waited for long is made anew.
 func (c *conn) poked() error {
-	if !c.welcome {
+	switch {
+	case c.welcome:
+		return c.sendStatus()
+	case time.Since(c.since) > reconnectMax:
 		return errPoked
+	default:
+		return nil
 	}
-	return c.sendStatus()
 }
 
 func (c *conn) sendStatus() error {

@@ -35,9 +35,10 @@ type wrapper struct {
 	link   *link
 	stops  *ladder
 
-	child chan os.Signal // SIGCHLD
-	poke  chan os.Signal // SIGUSR1
-	ends  chan unix.WaitStatus
+	oomBefore uint64         // OOM kills in the work cgroup before the agent
+	child     chan os.Signal // SIGCHLD
+	poke      chan os.Signal // SIGUSR1
+	ends      chan unix.WaitStatus
 }
 
 // Run is berth-wrap: it reads a wire.Launch from the descriptor launchFD,
@@ -163,6 +164,7 @@ func (w *wrapper) supervise() int {
 	if startErr == nil {
 		go w.reapLoop() // owner: supervise; ends with the process
 		w.writeStatus()
+		w.makeReserve()
 		w.finish(<-w.ends)
 	} else {
 		w.finishUnstarted(startErr)
@@ -210,6 +212,7 @@ func (w *wrapper) prepare() int {
 
 // start starts the agent.
 func (w *wrapper) start() error {
+	w.oomBefore, _ = oomKills(w.launch.WorkCgroup)
 	a, err := startAgent(&w.launch, &w.recipe)
 	if err != nil {
 		return err

@@ -1,0 +1,92 @@
+package wrap
+
+import (
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// ladder ends the wrapper's descendants where there is no cgroup to do it:
+// TERM, a grace, KILL, until none is left.
+type ladder struct {
+	mu   sync.Mutex
+	done chan struct{} // nil = not started; closed at the end
+}
+
+// run starts the ladder unless it runs already, and returns a channel that is
+// closed when no descendant is left, or when the wrapper has given up.
+func (l *ladder) run(grace time.Duration) <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.done == nil {
+		l.done = make(chan struct{})
+		go func() { // owner: wrapper; bounded by grace + ladderBound
+			defer close(l.done)
+			climb(os.Getpid(), grace)
+		}()
+	}
+	return l.done
+}
+
+// running returns the channel of a ladder that was started, nil otherwise.
+func (l *ladder) running() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.done
+}
+
+// climb ends everything below pid.
+func climb(pid int, grace time.Duration) {
+	told := map[int]uint64{}
+	for end := time.Now().Add(grace); ; {
+		left := descendants(pid)
+		if len(left) == 0 {
+			return
+		}
+		if !time.Now().Before(end) {
+			break
+		}
+		for p, ticks := range left {
+			if told[p] != ticks {
+				told[p] = ticks
+				signalOne(p, ticks, syscall.SIGTERM)
+				signalOne(p, ticks, syscall.SIGCONT) // a stopped one would not see it
+			}
+		}
+		time.Sleep(min(ladderEvery, time.Until(end)))
+	}
+	insist(pid)
+}
+
+// insist kills until nothing is left. It looks again at once after it has
+// killed: a chain that forks and exits must be caught by speed, since each
+// link of it becomes a child of the subreaper.
+func insist(pid int) {
+	for end := time.Now().Add(ladderBound); ; {
+		left := descendants(pid)
+		if len(left) == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			logf("%d descendants do not end: %v", len(left), left)
+			return
+		}
+		for p, ticks := range left {
+			signalOne(p, ticks, syscall.SIGKILL)
+		}
+		time.Sleep(killEvery)
+	}
+}
+
+// endLeftovers ends what outlives the agent where no cgroup holds it: nobody
+// could find it once the wrapper is gone.
+func (w *wrapper) endLeftovers() {
+	done := w.stops.running()
+	if done == nil && w.launch.WorkCgroup == "" {
+		done = w.stops.run(leftoverGrace)
+	}
+	if done != nil {
+		<-done // bounded by the ladder
+	}
+}
