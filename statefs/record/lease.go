@@ -205,6 +205,7 @@ func putWrapper(dst []byte, num protowire.Number, w *Wrapper) []byte {
 	dst = putString(dst, 11, w.Handle)
 	dst = putInt(dst, 12, int64(w.Protocol))
 	dst = putInt(dst, 13, int64(w.AgentPID))
+	dst = putInt(dst, 14, int64(w.Since))
 	if len(dst) == start {
 		return dst[:before] // it is empty: a value, not a pointer
 	}
@@ -241,6 +242,8 @@ func takeWrapper(r *reader, w *Wrapper) {
 			w.Protocol = m.int()
 		case 13:
 			w.AgentPID = m.int()
+		case 14:
+			w.Since = m.duration()
 		}
 	}
 	r.join(&m)

@@ -157,6 +157,9 @@ type Wrapper struct {
 	Handle       string `json:"handle,omitempty"`
 	Protocol     int    `json:"protocol,omitempty"`
 	AgentPID     int    `json:"agent_pid,omitempty"`
+	// Since is when the instance was allocated, CLOCK_BOOTTIME of the lease's
+	// epoch: no older process can belong to it.
+	Since time.Duration `json:"since,omitempty"`
 }
 
 // Deletion is the intent to delete a session, and how far it has come.

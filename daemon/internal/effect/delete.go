@@ -1,0 +1,63 @@
+package effect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+
+	"github.com/berthd/berth/daemon/internal/engine"
+	"github.com/berthd/berth/daemon/internal/evidence"
+)
+
+// Delete does one step of a deletion. Both steps look at the witnesses first:
+// no file of a session goes while anything of it may live.
+//
+// Crash points: a rename that was done before the daemon died is found done; a
+// purge goes on where it stopped.
+func (h *Host) Delete(ctx context.Context, p engine.DeletePlan) (engine.DeleteResult, error) {
+	p.Subject.Instance, p.Subject.Generation = "", 0
+	report := h.settled(ctx, p.Subject)
+	if report.Verdict != evidence.Absent {
+		return engine.DeleteResult{}, fmt.Errorf("proving absence before deleting files: %s", report.Reason)
+	}
+	result := engine.DeleteResult{Report: report, Trash: trashName(p.Session, p.Lease.NextGeneration)}
+	if p.Step == "trash" {
+		return result, h.trash(ctx, p, result.Trash)
+	}
+	name := p.Lease.Deletion.Trash
+	return result, errors.Join(
+		ignoreGone(h.opts.Dir.Trash().Purge(ctx, name+".workspace")),
+		ignoreGone(h.opts.Dir.Trash().Purge(ctx, name+".session")),
+	)
+}
+
+// settled is a quick look, and a full one where the quick one cannot tell.
+func (h *Host) settled(ctx context.Context, s evidence.Subject) evidence.Report {
+	report := h.Observe(ctx, s, false)
+	if report.Verdict != evidence.Absent {
+		report = h.Observe(ctx, s, true)
+	}
+	return report
+}
+
+// trashName is unique: ids and generations are never used again together.
+func trashName(session string, next uint64) string {
+	return session + "-" + strconv.FormatUint(next, 10)
+}
+
+// trash renames away what the session has: the workspace that berth made for
+// it, and the directory of its generations.
+func (h *Host) trash(ctx context.Context, p engine.DeletePlan, name string) error {
+	t := h.opts.Dir.Trash()
+	if p.Lease.WorkspaceMade || p.Lease.Workspace == h.opts.Dir.WorkspaceDir(p.Session) {
+		if err := t.Put(ctx, p.Lease.Workspace, name+".workspace"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("moving the workspace to the trash: %w", err)
+		}
+	}
+	if err := t.Put(ctx, h.opts.Dir.SessionDir(p.Session), name+".session"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("moving the session's directory to the trash: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,213 @@
+// Package effect performs what the engine decides: it launches wrappers, runs
+// the stop ladder, asks the witnesses, releases sandboxes and erases what a
+// deleted session leaves. It implements engine.Effects with the real host:
+// cgroups, processes, plugins and directories.
+//
+// It holds no durable state and decides nothing. Every method is idempotent by
+// (session, generation), so that a daemon that died in the middle may do it
+// again.
+package effect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/berthd/berth/daemon/internal/engine"
+	"github.com/berthd/berth/daemon/internal/evidence"
+	"github.com/berthd/berth/daemon/internal/link"
+	"github.com/berthd/berth/daemon/internal/spawn"
+	"github.com/berthd/berth/daemon/internal/sys"
+	"github.com/berthd/berth/plugins/sandbox"
+	"github.com/berthd/berth/rpc/wire"
+	"github.com/berthd/berth/statefs"
+	"github.com/berthd/berth/statefs/cgroupfs"
+	"github.com/berthd/berth/statefs/record"
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
+)
+
+// Providers finds providers; plugins/host.Host is one.
+type Providers interface {
+	// Provider returns a running provider, or a *sandbox.Error that says why
+	// there is none.
+	Provider(ctx context.Context, kind string) (sandbox.Provider, error)
+}
+
+// Options is what a Host needs.
+type Options struct {
+	HostID    string
+	UID       uint32 // the daemon's
+	Dir       *statefs.Dir
+	Tree      *cgroupfs.Tree
+	Mount     string // of the cgroup v2 hierarchy; empty without one
+	Watcher   *spawn.Watcher
+	Links     *link.Server
+	Providers Providers
+	Prober    *evidence.Prober
+	// WrapPath is the absolute path of berth-wrap, Socket that of the wrapper
+	// socket.
+	WrapPath string
+	Socket   string
+	// Launches is how many wrappers are spawned at once; more add only latency.
+	Launches       int
+	HeartbeatEvery time.Duration
+	SpoolFileBytes int64
+	SpoolFiles     int
+	DrainTimeout   time.Duration
+	// Legacy names the sessions of which the scan at start has seen wrappers
+	// of older software.
+	Legacy map[string]bool
+	// KeepGenerations is how many generations' output is kept.
+	KeepGenerations int
+	Logger          hclog.Logger
+}
+
+// Host performs effects on this machine. It is safe for concurrent use.
+type Host struct {
+	opts     Options
+	launches chan struct{} // a token per wrapper that may be spawned now
+}
+
+var _ engine.Effects = (*Host)(nil)
+
+// New returns a Host.
+func New(opts Options) *Host {
+	return &Host{opts: opts, launches: make(chan struct{}, max(opts.Launches, 1))}
+}
+
+// Observe asks the witnesses.
+func (h *Host) Observe(ctx context.Context, s evidence.Subject, full bool) evidence.Report {
+	if full {
+		return h.opts.Prober.Full(ctx, s)
+	}
+	return h.opts.Prober.Quick(ctx, s)
+}
+
+// Exit reads the exit record of an instance.
+func (h *Host) Exit(session string, generation uint64) (wire.Exit, bool) {
+	data, err := os.ReadFile(filepath.Join(h.opts.Dir.GenerationDir(session, generation), wire.ExitName))
+	if err != nil {
+		return wire.Exit{}, false
+	}
+	file, err := wire.ParseExitFile(data)
+	if err != nil || file.Session != session || file.Generation != generation || !file.Exit.Valid() {
+		h.opts.Logger.Warn("exit record is not usable", "session", session, "generation", generation, "error", err)
+		return wire.Exit{}, false
+	}
+	return file.Exit, true
+}
+
+// Hold watches a process and, with poke, asks it to call home now.
+func (h *Host) Hold(id sys.Identity, key engine.WrapperKey, poke bool) error {
+	pidfd, err := sys.OpenVerified(id)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(pidfd)
+	if err := h.opts.Watcher.Add(pidfd, key); err != nil && !errors.Is(err, spawn.ErrWatched) {
+		return err
+	}
+	if !poke {
+		return nil
+	}
+	return sys.SignalPidfd(pidfd, unix.SIGUSR1)
+}
+
+// Release removes the instance's leaf and gives its sandbox back.
+func (h *Host) Release(ctx context.Context, session string, d record.Debt) error {
+	if err := h.removeLeaf(ctx, cgroupfs.LeafName(session, d.Generation)); err != nil {
+		return err
+	}
+	p, err := h.opts.Providers.Provider(ctx, d.Provider)
+	if err != nil {
+		return err
+	}
+	_, err = p.Release(ctx, sandbox.Handle(d.Handle))
+	return err
+}
+
+// removeLeaf removes an empty leaf; one that is gone, or that there can be none
+// of, is fine.
+func (h *Host) removeLeaf(ctx context.Context, name string) error {
+	leaf, err := h.opts.Tree.Open(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, cgroupfs.ErrUnavailable):
+		return nil
+	case err != nil:
+		return fmt.Errorf("removing leaf %q: %w", name, err)
+	}
+	return leaf.Remove(ctx)
+}
+
+// Inventory lists leaves and generation directories.
+func (h *Host) Inventory(ctx context.Context) (engine.Inventory, error) {
+	inv := engine.Inventory{Generations: map[string]uint64{}}
+	names, err := h.opts.Tree.List()
+	if err != nil && !errors.Is(err, cgroupfs.ErrUnavailable) {
+		return inv, err
+	}
+	for _, name := range names {
+		session, generation, ok := cgroupfs.ParseLeafName(name)
+		if !ok {
+			continue
+		}
+		leaf, err := h.opts.Tree.Open(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return inv, err
+		}
+		populated, err := leaf.Populated()
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return inv, err
+		}
+		inv.Leaves = append(inv.Leaves, engine.LeafSeen{
+			Session: session, Generation: generation, Path: leaf.Path(), Populated: populated,
+		})
+	}
+	return inv, h.generations(ctx, inv.Generations)
+}
+
+// generations fills in the highest generation directory of each session.
+func (h *Host) generations(ctx context.Context, highest map[string]uint64) error {
+	sessions, err := os.ReadDir(h.opts.Dir.Sessions())
+	if err != nil {
+		return fmt.Errorf("listing sessions: %w", err)
+	}
+	for _, entry := range sessions {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		generations, err := h.generationsOf(entry.Name())
+		if err != nil {
+			return err
+		}
+		for _, g := range generations {
+			highest[entry.Name()] = max(highest[entry.Name()], g)
+		}
+	}
+	return nil
+}
+
+// generationsOf lists the generations that have a directory, in no order.
+func (h *Host) generationsOf(session string) ([]uint64, error) {
+	entries, err := os.ReadDir(h.opts.Dir.SessionDir(session))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("listing generations: %w", err)
+	}
+	var generations []uint64
+	for _, e := range entries {
+		if g, err := strconv.ParseUint(strings.TrimPrefix(e.Name(), "g"), 10, 64); err == nil {
+			generations = append(generations, g)
+		}
+	}
+	return generations, nil
+}

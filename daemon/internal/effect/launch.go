@@ -1,0 +1,249 @@
+package effect
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/berthd/berth/daemon/internal/engine"
+	"github.com/berthd/berth/daemon/internal/spawn"
+	"github.com/berthd/berth/plugins/sandbox"
+	"github.com/berthd/berth/rpc"
+	"github.com/berthd/berth/rpc/wire"
+	"github.com/berthd/berth/statefs"
+	"github.com/berthd/berth/statefs/cgroupfs"
+)
+
+// Launch makes the instance's directory, workspace, sandbox and leaf, spawns
+// the wrapper parked, and sends it the recipe. Its crash points: before the
+// spawn nothing lives; between the spawn and the go the wrapper is parked and
+// ends with the daemon's end of the pipe; after the go it calls home for ever.
+func (h *Host) Launch(ctx context.Context, p engine.LaunchPlan) error {
+	dir, err := h.opts.Dir.MakeGenerationDir(p.Key.Session, p.Key.Generation)
+	if err != nil {
+		return fmt.Errorf("making the instance's directory: %w", err)
+	}
+	h.pruneGenerations(p.Key.Session, p.Key.Generation)
+	if err := h.workspace(p); err != nil {
+		return err
+	}
+	recipe, err := h.prepare(ctx, p)
+	if err != nil {
+		return err
+	}
+	select {
+	case h.launches <- struct{}{}:
+		defer func() { <-h.launches }()
+	case <-ctx.Done():
+		return fmt.Errorf("waiting for a launch slot: %w", ctx.Err())
+	}
+	return h.spawn(ctx, p, dir, recipe)
+}
+
+// workspace makes the session's directory on its first use, and refuses one
+// that was there before and is missing: it is never silently made anew.
+func (h *Host) workspace(p engine.LaunchPlan) error {
+	path := p.Lease.Workspace
+	if p.FirstUse {
+		if _, err := statefs.MakeWorkspace(h.opts.Dir.Workspaces(), p.Key.Session, p.Lease.UID, p.Lease.GID); err != nil {
+			return fmt.Errorf("making workspace %q: %w", path, err)
+		}
+		return nil
+	}
+	info, err := os.Stat(path)
+	if err != nil || !info.IsDir() {
+		return &engine.Refusal{
+			Code:    engine.Code(rpc.CodeWorkspaceMissing),
+			Message: fmt.Sprintf("workspace %q of session %q is missing; nothing was started", path, p.Key.Session),
+		}
+	}
+	return nil
+}
+
+// prepare asks the provider for the recipe.
+func (h *Host) prepare(ctx context.Context, p engine.LaunchPlan) (sandbox.Recipe, error) {
+	provider, err := h.opts.Providers.Provider(ctx, p.Spec.Provider)
+	if err != nil {
+		return sandbox.Recipe{}, providerRefusal(p.Spec.Provider, err)
+	}
+	recipe, err := provider.Prepare(ctx, sandbox.PrepareRequest{
+		Handle: sandbox.Handle(p.Lease.Wrapper.Handle), Host: h.opts.HostID,
+		Session: p.Key.Session, Instance: p.Key.Instance, Generation: p.Key.Generation,
+		Workspace: p.Lease.Workspace, Command: p.Spec.Command, Env: p.Spec.Env,
+		UID: p.Lease.UID, GID: p.Lease.GID, Groups: groupsOf(p.Lease.UID, h.opts.UID),
+		Home: homeOf(p.Lease.UID, p.Lease.Workspace), Terminal: p.Spec.Terminal,
+		Limits: sandbox.Limits{
+			Processes: p.Spec.MaxProcesses, MemoryBytes: p.Spec.MaxMemoryBytes,
+			CPUPercent: p.Spec.MaxCPUPercent, OpenFiles: p.Spec.MaxOpenFiles,
+		},
+	})
+	if err != nil {
+		return sandbox.Recipe{}, providerRefusal(p.Spec.Provider, err)
+	}
+	return recipe, nil
+}
+
+// providerRefusal gives a provider's error its code.
+func providerRefusal(kind string, err error) error {
+	code, retryable, details := rpc.CodeProvider, true, map[string]any{"provider": kind}
+	var failure *sandbox.Error
+	if errors.As(err, &failure) {
+		retryable, details["reason"] = failure.Retryable, string(failure.Reason)
+		switch failure.Reason {
+		case sandbox.CapabilityUnavailable:
+			code = rpc.CodeCapability
+		case sandbox.InvalidRequest:
+			code = rpc.CodeInvalidRequest
+		}
+	}
+	return &engine.Refusal{
+		Code: engine.Code(code), Retryable: retryable, Details: details,
+		Message: fmt.Sprintf("provider %q: %v", kind, err),
+	}
+}
+
+// spawn starts the wrapper parked, verifies where it is, and lets it go.
+func (h *Host) spawn(ctx context.Context, p engine.LaunchPlan, dir string, recipe sandbox.Recipe) error {
+	launch, digest, err := h.launchObject(p, dir, recipe)
+	if err != nil {
+		return err
+	}
+	leaf, err := h.leaf(p, recipe)
+	if err != nil {
+		return err
+	}
+	req, closeFiles, err := h.request(p, dir, leaf)
+	if err != nil {
+		return err
+	}
+	parked, err := spawn.Start(ctx, req)
+	closeFiles()
+	if err != nil {
+		return fmt.Errorf("starting the wrapper: %w", err)
+	}
+	defer parked.Close()
+	for _, w := range parked.Warnings {
+		h.opts.Logger.Debug("wrapper started with a shortcoming", "session", p.Key.Session, "warning", w)
+	}
+	if err := h.release(ctx, p.Key, parked, leaf, launch, digest); err != nil {
+		return errors.Join(err, parked.Abort())
+	}
+	return nil
+}
+
+// release checks that the parked wrapper is in its fence, tells the link
+// server whom to expect, and sends the recipe, which is the go.
+func (h *Host) release(ctx context.Context, key engine.WrapperKey, parked *spawn.Parked, leaf *cgroupfs.Leaf, launch []byte, digest string) error {
+	if leaf != nil {
+		at, err := cgroupfs.PathOf(parked.Identity.PID, h.opts.Mount)
+		if err != nil {
+			return fmt.Errorf("verifying the wrapper's leaf: %w", err)
+		}
+		if at != leaf.WrapPath() {
+			return fmt.Errorf("verifying the wrapper's leaf: it is in %q, not in %q", at, leaf.WrapPath())
+		}
+	}
+	if err := h.opts.Watcher.Add(parked.PidFD, key); err != nil {
+		return fmt.Errorf("watching the wrapper: %w", err)
+	}
+	h.opts.Links.Expect(key, parked.Identity, digest)
+	if err := parked.Release(ctx, launch); err != nil {
+		h.opts.Links.Forget(key)
+		return fmt.Errorf("sending the recipe: %w", err)
+	}
+	return nil
+}
+
+// launchObject encodes what the wrapper reads from descriptor 3, and the
+// recipe's digest.
+func (h *Host) launchObject(p engine.LaunchPlan, dir string, recipe sandbox.Recipe) (launch []byte, digest string, err error) {
+	body, err := json.Marshal(recipe)
+	if err != nil {
+		return nil, "", fmt.Errorf("encoding the recipe: %w", err)
+	}
+	sum := sha256.Sum256(body)
+	work := ""
+	if p.Lease.Wrapper.Leaf != "" {
+		work = filepath.Join(p.Lease.Wrapper.Leaf, "work")
+	}
+	launch, err = json.Marshal(wire.Launch{
+		Version: wire.Version, Host: h.opts.HostID, Session: p.Key.Session, Instance: p.Key.Instance,
+		Generation: p.Key.Generation, Token: p.Token, Recipe: body, Dir: dir, Socket: h.opts.Socket,
+		WorkCgroup: work, Terminal: p.Spec.Terminal, Size: wire.Size{Rows: p.Spec.Rows, Cols: p.Spec.Cols},
+		HeartbeatEvery: h.opts.HeartbeatEvery, SpoolFileBytes: h.opts.SpoolFileBytes,
+		SpoolFiles: h.opts.SpoolFiles, DrainTimeout: h.opts.DrainTimeout,
+	})
+	return launch, hex.EncodeToString(sum[:]), err
+}
+
+// leaf makes the instance's leaf with its limits; nil without cgroups.
+func (h *Host) leaf(p engine.LaunchPlan, recipe sandbox.Recipe) (*cgroupfs.Leaf, error) {
+	if p.Lease.Wrapper.Leaf == "" {
+		return nil, nil
+	}
+	leaf, err := h.opts.Tree.Make(cgroupfs.LeafName(p.Key.Session, p.Key.Generation))
+	if err != nil {
+		return nil, fmt.Errorf("making the leaf: %w", err)
+	}
+	c := recipe.Cgroup
+	unapplied := leaf.SetLimits(cgroupfs.Limits{
+		PidsMax: c.Processes, MemoryMaxBytes: c.MemoryBytes,
+		CPUMax: time.Duration(c.CPUPercent) * cgroupfs.CPUPeriod / 100,
+	})
+	for _, u := range unapplied {
+		h.opts.Logger.Warn("a limit could not be set on the leaf", "session", p.Key.Session, "limit", u)
+	}
+	return leaf, nil
+}
+
+// request fills in what spawn needs; closeFiles closes what it has opened.
+func (h *Host) request(p engine.LaunchPlan, dir string, leaf *cgroupfs.Leaf) (req spawn.Request, closeFiles func(), err error) {
+	log, err := os.OpenFile(filepath.Join(dir, "wrap.log"), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return req, nil, fmt.Errorf("opening the wrapper's log: %w", err)
+	}
+	req = spawn.Request{
+		Path: h.opts.WrapPath, Log: log,
+		Env: []string{
+			"BERTH_HOST=" + h.opts.HostID,
+			"BERTH_SESSION=" + p.Key.Session,
+			"BERTH_INSTANCE=" + p.Key.Instance,
+			"BERTH_GENERATION=" + strconv.FormatUint(p.Key.Generation, 10),
+		},
+	}
+	if leaf != nil {
+		if req.Cgroup, err = leaf.OpenWrap(); err != nil {
+			log.Close()
+			return req, nil, fmt.Errorf("opening the leaf: %w", err)
+		}
+	}
+	return req, func() {
+		log.Close()
+		if req.Cgroup != nil {
+			req.Cgroup.Close()
+		}
+	}, nil
+}
+
+// pruneGenerations removes the output of generations that are too old to keep.
+// The directories are the daemon's own and no agent can reach them.
+func (h *Host) pruneGenerations(session string, newest uint64) {
+	generations, err := h.generationsOf(session)
+	if err != nil {
+		return // the next launch tries again
+	}
+	for _, g := range generations {
+		if g+uint64(h.opts.KeepGenerations) <= newest {
+			if err := os.RemoveAll(h.opts.Dir.GenerationDir(session, g)); err != nil {
+				h.opts.Logger.Warn("old output cannot be removed", "session", session, "generation", g, "error", err)
+			}
+		}
+	}
+}

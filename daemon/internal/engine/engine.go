@@ -1,0 +1,311 @@
+// Package engine owns berth's durable state: the leases, specifications,
+// operations and tombstones of one host. One goroutine, Run, is the only one
+// that changes them. It takes all waiting requests and results as one batch,
+// reduces them, appends one group of records to the journal, publishes an
+// immutable snapshot, and only then answers callers and starts effects.
+//
+// It refuses to know sockets, processes, cgroups and plugins: those are behind
+// Effects, Link and Journal. daemon/internal/api submits requests and reads
+// snapshots; daemon/internal/effect performs the effects.
+package engine
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/berthd/berth/daemon/internal/admit"
+	"github.com/berthd/berth/daemon/internal/evidence"
+	"github.com/berthd/berth/daemon/internal/lease"
+	"github.com/berthd/berth/daemon/internal/sys"
+	"github.com/berthd/berth/rpc/wire"
+	"github.com/berthd/berth/statefs/journal"
+	"github.com/berthd/berth/statefs/record"
+	"github.com/hashicorp/go-hclog"
+)
+
+// Journal is where durable facts go; *journal.Journal is one.
+type Journal interface {
+	Append(class journal.Class, entries ...journal.Entry) (lastSeq uint64, err error)
+	NeedsSnapshot() bool
+	Snapshot(ctx context.Context, live iter.Seq[journal.Entry], upTo uint64) error
+}
+
+// Effects changes and looks at the outside. Each call runs in a goroutine of
+// its own, is bounded by its context, and is idempotent by (session,
+// generation). A call that returns after its bound is joined before another
+// of its kind starts for the same session.
+type Effects interface {
+	// Launch prepares the sandbox, makes the leaf, spawns the wrapper parked
+	// and sends it the recipe. The wrapper's hello follows on its own.
+	Launch(ctx context.Context, p LaunchPlan) error
+	// Stop runs the stop ladder.
+	Stop(ctx context.Context, p StopPlan) StopResult
+	// Observe asks the witnesses; full includes the marker scan.
+	Observe(ctx context.Context, s evidence.Subject, full bool) evidence.Report
+	// Release removes the instance's leaf and gives its sandbox back to its
+	// provider.
+	Release(ctx context.Context, session string, d record.Debt) error
+	// Delete does one step of a deletion.
+	Delete(ctx context.Context, p DeletePlan) (DeleteResult, error)
+	// Exit reads the exit record of an instance; the zero Exit when there is
+	// none that can be read.
+	Exit(session string, generation uint64) (wire.Exit, bool)
+	// Inventory lists what exists on the host under berth's names.
+	Inventory(ctx context.Context) (Inventory, error)
+	// Hold watches the process for its end, reported as Exited with the key,
+	// and with poke asks it to call home now.
+	Hold(id sys.Identity, key WrapperKey, poke bool) error
+}
+
+// Link is the connection of one wrapper.
+type Link interface {
+	// Request sends a frame and waits for its reply.
+	Request(ctx context.Context, f wire.Frame) (wire.Frame, error)
+	// Send sends a frame without waiting for an answer.
+	Send(f wire.Frame) error
+	Close() error
+}
+
+// WrapperKey names an instance's wrapper.
+type WrapperKey struct {
+	Session    string
+	Instance   string
+	Generation uint64
+}
+
+// Settings are the engine's defaults, each a documented configuration key.
+type Settings struct {
+	StartupTimeout  time.Duration // from allocation to a verified wrapper
+	Grace           time.Duration // between TERM and kill
+	ReconnectWindow time.Duration // a live wrapper may stay silent that long
+	AdoptPatience   time.Duration // present without hello is unknown after it
+	RelistEvery     time.Duration // truth is asked again that often
+	TombstoneFor    time.Duration
+	OperationFor    time.Duration
+	EventsKept      int
+	Marks           admit.Marks
+}
+
+// Options is what an engine needs.
+type Options struct {
+	HostID   string
+	Epoch    string
+	UID      uint32 // the daemon's
+	Journal  Journal
+	Effects  Effects
+	Rules    lease.Rules
+	Settings Settings
+	// Now is CLOCK_BOOTTIME, Wall is wall time; nil = the real clocks.
+	Now  func() time.Duration
+	Wall func() time.Time
+	// NewID makes a random id of 32 hex digits; nil = crypto/rand.
+	NewID func() string
+	// Leaf names the leaf of an instance; empty without cgroups.
+	Leaf func(session string, generation uint64) (path string, parentInode uint64)
+	// Paths of a session's directories.
+	GenerationDir func(session string, generation uint64) string
+	// WorkspaceDir is the directory of a workspace that berth makes.
+	WorkspaceDir func(session string) string
+	Logger       hclog.Logger
+}
+
+// Engine is the single owner of durable state.
+type Engine struct {
+	opts     Options
+	log      hclog.Logger
+	inbox    chan command
+	snapshot atomic.Pointer[Snapshot]
+	events   *eventLog
+	stale    atomic.Uint64
+	failed   atomic.Pointer[error] // set for ever once the journal has failed
+	done     chan struct{}
+	effects  sync.WaitGroup
+
+	// Owned by Run.
+	sessions    map[string]*session
+	workspaces  map[string]string // absolute path → session
+	host        record.Host
+	floorOnDisk uint64 // the host's generation floor as the journal has it
+	reserved    admit.Reservation
+	low         bool // admission is in the low state
+	due         dueQueue
+	barred      []command // starts that wait for the inventory
+	pending     []command // to be run before the inbox
+	unsettled   int       // sessions whose adoption is under way
+	relisting   bool
+	inventory   bool // the inventory is in
+	nextRelist  time.Duration
+	nextSweep   time.Duration // of ledger rows and tombstones
+	saving      bool          // a snapshot of the journal is being written
+	lastSeq     uint64
+	ctx         context.Context // parent of all effects, set by Run
+}
+
+// command is one request or result. apply must be repeatable: it changes only
+// the transaction, and leaves volatile changes to tx.then.
+type command struct {
+	class journal.Class
+	apply func(t *tx)
+	fail  func(error) // tells the caller that nothing was changed; may be nil
+}
+
+const (
+	inboxSize = 1024
+	batchMax  = 256
+)
+
+// ErrStopped is returned for requests after Run has ended.
+var ErrStopped = errors.New("engine has stopped")
+
+// New makes an engine from what the journal has replayed. It publishes the
+// state at once, so that reads may begin, and changes nothing before Run.
+func New(opts Options, l *Loaded) *Engine {
+	if opts.Now == nil {
+		opts.Now = sys.Now
+	}
+	if opts.Wall == nil {
+		opts.Wall = time.Now
+	}
+	if opts.NewID == nil {
+		opts.NewID = newID
+	}
+	e := &Engine{
+		opts: opts, log: opts.Logger, inbox: make(chan command, inboxSize),
+		done: make(chan struct{}), sessions: map[string]*session{},
+		workspaces: map[string]string{}, host: l.host, floorOnDisk: l.diskFloor, lastSeq: l.lastSeq,
+		events: newEventLog(opts.Settings.EventsKept, l.events, l.firstEvent),
+	}
+	e.install(l)
+	return e
+}
+
+// Run owns the state until ctx ends. It returns after every effect that it
+// started has returned or has been given up.
+func (e *Engine) Run(ctx context.Context) error {
+	effectCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	e.ctx = effectCtx
+	e.start()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		if len(e.pending) > 0 {
+			batch := e.pending
+			e.pending = nil
+			e.batch(batch)
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			close(e.done)
+			cancel()
+			e.events.close()
+			return e.join()
+		case c := <-e.inbox:
+			e.batch(e.gather(c))
+		case <-timer.C:
+			e.batch([]command{{class: journal.Reserved, apply: e.sweep}})
+		}
+		timer.Reset(e.untilDue())
+	}
+}
+
+// gather takes everything that waits, first included, up to batchMax.
+func (e *Engine) gather(first command) []command {
+	batch := []command{first}
+	for len(batch) < batchMax {
+		select {
+		case c := <-e.inbox:
+			batch = append(batch, c)
+		default:
+			return batch
+		}
+	}
+	return batch
+}
+
+// join waits for the effects, which have been cancelled, for a bounded time: a
+// call that the kernel holds must not hold the daemon's end.
+func (e *Engine) join() error {
+	joined := make(chan struct{})
+	go func() { // ends with the last effect
+		e.effects.Wait()
+		close(joined)
+	}()
+	select {
+	case <-joined:
+		return nil
+	case <-time.After(joinBound):
+		return errors.New("ending with effects that do not return")
+	}
+}
+
+// submit hands a command to Run.
+func (e *Engine) submit(c command) error {
+	select {
+	case e.inbox <- c:
+		return nil
+	case <-e.done:
+		return ErrStopped
+	}
+}
+
+// ask submits a command and waits for its answer or the end of ctx. What was
+// asked for goes on when the caller leaves.
+func ask[T any](ctx context.Context, e *Engine, class journal.Class, apply func(t *tx, reply func(T, error))) (T, error) {
+	type answer struct {
+		value T
+		err   error
+	}
+	answers := make(chan answer, 1)
+	var once sync.Once
+	reply := func(v T, err error) { once.Do(func() { answers <- answer{v, err} }) }
+	c := command{class: class, apply: func(t *tx) { apply(t, reply) }, fail: func(err error) {
+		var zero T
+		reply(zero, err)
+	}}
+	var zero T
+	if err := e.submit(c); err != nil {
+		return zero, err
+	}
+	select {
+	case a := <-answers:
+		return a.value, a.err
+	case <-ctx.Done():
+		return zero, ctx.Err()
+	case <-e.done:
+		return zero, ErrStopped
+	}
+}
+
+// post submits the result of an effect. Results use the journal's reserve: on
+// a full disk a stop must still be able to end.
+func (e *Engine) post(apply func(t *tx)) {
+	_ = e.submit(command{class: journal.Reserved, apply: apply}) // after Run nobody needs it
+}
+
+// effect runs f in a goroutine that Run owns and waits for at its end.
+func (e *Engine) effect(bound time.Duration, f func(ctx context.Context)) context.CancelFunc {
+	ctx, cancel := context.WithTimeout(e.ctx, bound)
+	e.effects.Go(func() {
+		defer cancel()
+		f(ctx)
+	})
+	return cancel
+}
+
+// Err is the journal's final failure, nil while it is healthy.
+func (e *Engine) Err() error {
+	if p := e.failed.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// StaleEvents counts events that were about another instance, attempt or
+// deadline, and so changed nothing.
+func (e *Engine) StaleEvents() uint64 { return e.stale.Load() }

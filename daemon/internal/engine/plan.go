@@ -1,0 +1,81 @@
+package engine
+
+import (
+	"time"
+
+	"github.com/berthd/berth/daemon/internal/evidence"
+	"github.com/berthd/berth/statefs/record"
+)
+
+// LaunchPlan is all that a launch needs; every value is already on disk but the
+// token, of which the lease holds the hash.
+type LaunchPlan struct {
+	Key   WrapperKey
+	Lease record.Lease
+	Spec  record.Spec
+	Token string
+	// FirstUse says that berth has not made the session's workspace before; a
+	// workspace that was made before and is missing refuses the start.
+	FirstUse bool
+}
+
+// StopPlan is one stop attempt.
+type StopPlan struct {
+	AttemptID string
+	Subject   evidence.Subject
+	// Whole says that everything of the session is to go, not one instance.
+	Whole  bool
+	Grace  time.Duration
+	Reason string
+	By     string
+	Link   Link // nil when down
+}
+
+// StopResult is what a stop attempt has seen at its end.
+type StopResult struct {
+	// Absent is true only on proof.
+	Absent bool
+	Report evidence.Report
+	// Err says why absence could not be proven.
+	Err error
+}
+
+// DeletePlan is one step of a deletion.
+type DeletePlan struct {
+	Session string
+	Step    string
+	Lease   record.Lease
+	Subject evidence.Subject
+}
+
+// DeleteResult is what a step has done.
+type DeleteResult struct {
+	// Trash is the name that the workspace got in the trash.
+	Trash string
+	// Report is the evidence of absence that the step has re-checked.
+	Report evidence.Report
+}
+
+// Inventory is what exists on the host under berth's names.
+type Inventory struct {
+	// Leaves are the leaves in the daemon's cgroup tree.
+	Leaves []LeafSeen
+	// Generations is the highest generation directory of each session.
+	Generations map[string]uint64
+}
+
+// LeafSeen is one leaf found at start.
+type LeafSeen struct {
+	Session    string
+	Generation uint64
+	Path       string
+	Populated  bool
+}
+
+// The steps of a deletion, in order.
+const (
+	stepStop    = "stop"    // until absence is proven
+	stepRelease = "release" // until no provider owes a release
+	stepTrash   = "trash"   // workspace and session directory are renamed away
+	stepPurge   = "purge"   // what was renamed is erased
+)

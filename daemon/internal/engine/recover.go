@@ -1,0 +1,408 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/berthd/berth/daemon/internal/lease"
+	"github.com/berthd/berth/statefs/journal"
+	"github.com/berthd/berth/statefs/record"
+	iradix "github.com/hashicorp/go-immutable-radix/v2"
+)
+
+// Loaded is the state that a journal replays to: the last value of every key.
+// The zero value is an empty one.
+type Loaded struct {
+	host       record.Host
+	diskFloor  uint64 // the host's floor as its newest record has it
+	sessions   map[string]*loadedSession
+	tombs      map[string]*record.Tombstone
+	ops        map[opKey]*record.Operation
+	events     []Event
+	firstEvent uint64
+	lastSeq    uint64
+	floor      uint64
+	problems   []string
+}
+
+type loadedSession struct {
+	lease    record.Lease
+	state    lease.State
+	spec     *record.Spec
+	readable bool // lease and state are good
+	next     uint64
+	broken   string // why the newest record is not readable
+	seq      uint64 // of the newest lease record
+}
+
+// NewLoaded returns the state of an empty journal. snapshotSeq is the number
+// up to which records are values only, not events.
+func NewLoaded() *Loaded {
+	return &Loaded{
+		sessions: map[string]*loadedSession{}, tombs: map[string]*record.Tombstone{},
+		ops: map[opKey]*record.Operation{}, firstEvent: 1,
+	}
+}
+
+// Problems says in words what could not be read.
+func (l *Loaded) Problems() []string { return l.problems }
+
+func (l *Loaded) session(id string) *loadedSession {
+	s, ok := l.sessions[id]
+	if !ok {
+		s = &loadedSession{}
+		l.sessions[id] = s
+	}
+	return s
+}
+
+// Replay takes the next record; it fits journal.Open. A body that does not
+// decode never stops the start: it is noted for its session.
+func (l *Loaded) Replay(r journal.Record) error {
+	l.lastSeq = max(l.lastSeq, r.Seq)
+	l.floor = max(l.floor, r.Generation)
+	var err error
+	switch record.Type(r.Type) {
+	case record.TypeHost:
+		var h record.Host
+		if h, err = record.DecodeHost(r.Body); err == nil {
+			l.host, l.diskFloor = h, h.GenerationFloor
+		}
+	case record.TypeSpec:
+		var spec record.Spec
+		if spec, err = record.DecodeSpec(r.Body); err == nil {
+			l.session(r.Session).spec = &spec
+		}
+	case record.TypeLease:
+		l.lease(r)
+	case record.TypeOperation:
+		err = l.operation(r.Body)
+	case record.TypeTombstone:
+		var tomb record.Tombstone
+		if tomb, err = record.DecodeTombstone(r.Body); err == nil {
+			l.tombs[r.Session] = &tomb
+			delete(l.sessions, r.Session)
+			ev := deletedEvent(&tomb)
+			ev.Seq = r.Seq
+			l.events = append(l.events, ev)
+		}
+	case record.TypeForget:
+		delete(l.tombs, r.Session)
+		delete(l.sessions, r.Session)
+	default:
+		err = fmt.Errorf("unknown record type %d", r.Type)
+	}
+	if err != nil {
+		l.problems = append(l.problems, fmt.Sprintf("record %d of session %q: %v", r.Seq, r.Session, err))
+	}
+	return nil
+}
+
+func (l *Loaded) lease(r journal.Record) {
+	s := l.session(r.Session)
+	s.next, s.seq = max(s.next, r.Generation), r.Seq
+	body, err := record.DecodeLease(r.Body)
+	if err == nil {
+		s.state, err = parseState(&body)
+	}
+	if err != nil {
+		s.readable, s.broken = false, err.Error()
+		l.problems = append(l.problems, fmt.Sprintf("lease record %d of session %q: %v", r.Seq, r.Session, err))
+		return
+	}
+	s.lease, s.readable, s.broken = body, true, ""
+	ev := leaseEvent(&s.lease)
+	ev.Seq = r.Seq
+	l.events = append(l.events, ev)
+}
+
+func (l *Loaded) operation(body []byte) error {
+	op, err := record.DecodeOperation(body)
+	if err != nil {
+		return err
+	}
+	key := opKey{op.UID, op.Kind, op.Key}
+	if op.Digest == "" {
+		delete(l.ops, key)
+	} else {
+		l.ops[key] = &op
+	}
+	return nil
+}
+
+// Recovered takes what the journal has found out about itself: records up to
+// the snapshot are values, not events; damage is noted for its session.
+func (l *Loaded) Recovered(r journal.Recovery) {
+	l.lastSeq = max(l.lastSeq, r.LastSeq)
+	l.firstEvent = r.SnapshotSeq + 1
+	kept := l.events[:0]
+	for _, ev := range l.events {
+		if ev.Seq > r.SnapshotSeq {
+			kept = append(kept, ev)
+		}
+	}
+	l.events = kept
+	for _, d := range r.Damages {
+		l.damaged(d)
+	}
+	if r.Ambiguous {
+		l.problems = append(l.problems, "the journal may have lost records: generations are raised above all that exists")
+		l.host.GenerationFloor = max(l.host.GenerationFloor, l.floor)
+		for _, s := range l.sessions {
+			s.next = max(s.next, s.state.NextGeneration) + 1
+		}
+	}
+}
+
+func (l *Loaded) damaged(d journal.Damage) {
+	l.problems = append(l.problems, fmt.Sprintf("journal file %s at %d: %s", d.File, d.Offset, d.Detail))
+	typ := record.Type(d.Type)
+	if !d.SessionKnown || d.Session == "" || (typ != record.TypeLease && typ != record.TypeTombstone && typ != record.TypeForget) {
+		return
+	}
+	l.floor = max(l.floor, d.Generation)
+	if _, buried := l.tombs[d.Session]; buried {
+		return
+	}
+	s := l.session(d.Session)
+	s.next = max(s.next, d.Generation)
+	if s.seq > d.Seq {
+		return // a later value of the whole lease was read
+	}
+	s.readable = false
+	s.broken = fmt.Sprintf("its record in journal file %s at %d is damaged", d.File, d.Offset)
+}
+
+// install makes what was loaded the engine's state and publishes it.
+func (e *Engine) install(l *Loaded) {
+	sessions, tombs, ops := iradix.New[*View]().Txn(), iradix.New[*record.Tombstone]().Txn(), iradix.New[*record.Operation]().Txn()
+	for id, from := range l.sessions {
+		s := &session{id: id, lease: from.lease, state: from.state, spec: from.spec, dueIndex: -1}
+		if !from.readable {
+			s.lease = record.Lease{
+				Session: id, UID: from.lease.UID, GID: from.lease.GID, Wrapper: from.lease.Wrapper,
+				Workspace: from.lease.Workspace, WorkspaceMade: from.lease.WorkspaceMade,
+				Deletion: from.lease.Deletion, Unreadable: "the lease cannot be read: " + from.broken,
+			}
+			s.state = lease.Unreadable(max(from.next, from.state.NextGeneration))
+		}
+		s.raiseTo = from.next
+		if s.state.Owned() {
+			e.setAdoption(s, Reconciling)
+			s.linkDownAt = e.opts.Now()
+		}
+		e.sessions[id] = s
+		if s.lease.Workspace != "" {
+			e.workspaces[s.lease.Workspace] = id
+		}
+		e.reserved.Bytes += s.lease.ReservedBytes
+		e.reserved.Inodes += s.lease.ReservedInodes
+		s.view = e.newView(s)
+		sessions.Insert([]byte(id), s.view)
+	}
+	for id, tomb := range l.tombs {
+		tombs.Insert([]byte(id), tomb)
+	}
+	for key, op := range l.ops {
+		ops.Insert(key.bytes(), op)
+		if s := e.sessions[op.Session]; s != nil && !op.Done && op.Kind == opStart {
+			s.startKeys = append(s.startKeys, key)
+		}
+	}
+	e.snapshot.Store(&Snapshot{
+		Sessions: sessions.Commit(), Tombstones: tombs.Commit(), operations: ops.Commit(),
+		Host: e.host, Reserved: e.reserved, LastSeq: e.lastSeq,
+	})
+}
+
+// start settles, in Run's first batch, what an earlier daemon has left, and
+// sends out the looks that adopt its wrappers.
+func (e *Engine) start() {
+	e.nextRelist = e.opts.Now() + e.opts.Settings.RelistEvery
+	e.nextSweep = e.opts.Now() + sweepEvery
+	e.batch([]command{{class: journal.Reserved, apply: e.settleEpoch}})
+	var looks []*sighting
+	for _, s := range e.sessions {
+		if s.state.Owned() {
+			s.looking = true
+			looks = append(looks, e.sight(s, false))
+		}
+		e.enact(s)
+		e.schedule(s)
+	}
+	e.lookAtAll(looks, adoptWorkers, func(*sighting) bool { return true })
+	e.takeInventory()
+}
+
+// adoptWorkers is how many sessions are looked at at once at start: the calls
+// are short and mostly in the kernel, two per processor keep it busy.
+const adoptWorkers = 4
+
+// settleEpoch brings every lease into this epoch.
+func (e *Engine) settleEpoch(t *tx) {
+	host := e.host
+	newEpoch := host.Epoch != "" && host.Epoch != e.opts.Epoch
+	if host.Epoch != e.opts.Epoch || host.HostID != e.opts.HostID || host.GenerationFloor != e.floorOnDisk {
+		host.Epoch, host.HostID = e.opts.Epoch, e.opts.HostID
+		t.putHost(host)
+	}
+	for id, s := range e.sessions {
+		d := t.draft(id)
+		if s.raiseTo > d.state.NextGeneration {
+			t.mustReduce(d, lease.Event{Kind: lease.FloorRaised, Floor: s.raiseTo})
+		}
+		if s.lease.Unreadable != "" && s.lease.Event == "" {
+			t.put(d, "unreadable", s.lease.Unreadable)
+		}
+		if newEpoch {
+			t.mustReduce(d, lease.Event{Kind: lease.NewEpoch})
+		}
+		if d.state.WorkerOut() {
+			t.mustReduce(d, lease.Event{
+				Kind: lease.AttemptNotConfirmed, AttemptID: d.state.Stop.AttemptID, Error: "the daemon was restarted",
+			})
+		}
+		t.settleStarts(d)
+		if d.state.Kind == lease.Stopping {
+			for _, effect := range d.state.Owed() {
+				t.effects = append(t.effects, pending{s, effect})
+			}
+		}
+	}
+}
+
+// settleStarts answers start operations that were in flight when the daemon
+// ended and whose start no longer is.
+func (t *tx) settleStarts(d *draft) {
+	if len(d.startKeys) == 0 || d.state.Kind == lease.Starting {
+		return
+	}
+	if d.state.Owned() {
+		t.finishStart(d, started(d), nil)
+		return
+	}
+	t.finishStart(d, Started{}, refusal(codeStartFailed, true, "the daemon was restarted before the wrapper was verified"))
+}
+
+// takeInventory lists what exists; until it is in nothing is launched.
+func (e *Engine) takeInventory() {
+	e.effect(inventoryBound, func(ctx context.Context) {
+		inv, err := e.opts.Effects.Inventory(ctx)
+		e.post(func(t *tx) { t.inventoried(inv, err) })
+	})
+}
+
+// inventoried raises every generation above what exists, finds leaves that no
+// lease tells of, and lets starts through.
+func (t *tx) inventoried(inv Inventory, err error) {
+	e := t.e
+	if err != nil {
+		e.log.Error("listing what exists failed: starts wait until it works", "error", err)
+		time.AfterFunc(retryFirst, e.takeInventoryAgain)
+		return
+	}
+	host := t.hostNow()
+	for id, generation := range inv.Generations {
+		t.floor(id, generation+1, &host)
+	}
+	for _, leaf := range inv.Leaves {
+		t.floor(leaf.Session, leaf.Generation+1, &host)
+		t.strayLeaf(leaf)
+	}
+	if host.GenerationFloor != t.hostNow().GenerationFloor {
+		t.putHost(host)
+	}
+	t.then(func() {
+		e.inventory = true
+		e.pending = append(e.pending, e.barred...)
+		e.barred = nil
+	})
+}
+
+func (e *Engine) takeInventoryAgain() {
+	e.post(func(t *tx) { t.then(e.takeInventory) })
+}
+
+// floor keeps generations of a session, known or not, at or above next.
+func (t *tx) floor(id string, next uint64, host *record.Host) {
+	if d := t.draft(id); d != nil {
+		if next > d.state.NextGeneration {
+			t.mustReduce(d, lease.Event{Kind: lease.FloorRaised, Floor: next})
+		}
+		return
+	}
+	host.GenerationFloor = max(host.GenerationFloor, next-1)
+}
+
+// strayLeaf deals with a leaf that is not the one its session's lease names.
+func (t *tx) strayLeaf(leaf LeafSeen) {
+	d := t.draft(leaf.Session)
+	switch {
+	case d != nil && d.state.Instance.Generation == leaf.Generation:
+	case d == nil && leaf.Populated:
+		d = t.create(leaf.Session)
+		d.state = lease.Unreadable(leaf.Generation + 1)
+		d.lease.Unreadable = fmt.Sprintf("leaf %s is populated and no lease tells of it", leaf.Path)
+		d.lease.Wrapper.Leaf = leaf.Path
+		t.put(d, "unreadable", d.lease.Unreadable)
+	case d != nil && leaf.Populated:
+		t.requestStop(d, lease.UnexpectedWrapper, lease.Target{}, "", "",
+			fmt.Sprintf("leaf %s is populated and the lease does not name it", leaf.Path))
+	}
+}
+
+// maybeSnapshot writes a snapshot of the journal when it has grown enough.
+func (e *Engine) maybeSnapshot() {
+	if e.saving || e.Err() != nil || !e.opts.Journal.NeedsSnapshot() {
+		return
+	}
+	e.saving = true
+	snapshot, upTo := e.snapshot.Load(), e.lastSeq
+	e.effect(snapshotBound, func(ctx context.Context) {
+		err := e.opts.Journal.Snapshot(ctx, snapshot.entries(), upTo)
+		if err != nil {
+			e.log.Error("the journal's snapshot failed; it will be tried again", "error", err)
+		}
+		e.post(func(t *tx) { t.then(func() { e.saving = false }) })
+	})
+}
+
+// entries yields every live fact of the snapshot.
+func (s *Snapshot) entries() func(yield func(journal.Entry) bool) {
+	return func(yield func(journal.Entry) bool) {
+		more := yield(journal.Entry{
+			Type: uint16(record.TypeHost), Generation: s.Host.GenerationFloor, Body: s.Host.Append(nil),
+		})
+		s.Sessions.Root().Walk(func(_ []byte, v *View) bool {
+			l := v.Lease
+			if more && v.Spec != nil {
+				more = yield(journal.Entry{
+					Type: uint16(record.TypeSpec), Session: l.Session, Generation: v.State.NextGeneration,
+					Body: v.Spec.Append(nil),
+				})
+			}
+			if more {
+				more = yield(journal.Entry{
+					Type: uint16(record.TypeLease), Session: l.Session, Generation: v.State.NextGeneration,
+					Body: l.Append(nil),
+				})
+			}
+			return !more
+		})
+		s.Tombstones.Root().Walk(func(_ []byte, tomb *record.Tombstone) bool {
+			more = more && yield(journal.Entry{
+				Type: uint16(record.TypeTombstone), Session: tomb.Session, Generation: tomb.LastGeneration + 1,
+				Body: tomb.Append(nil),
+			})
+			return !more
+		})
+		s.operations.Root().Walk(func(_ []byte, op *record.Operation) bool {
+			more = more && yield(journal.Entry{
+				Type: uint16(record.TypeOperation), Session: op.Session, Generation: op.Generation,
+				Body: op.Append(nil),
+			})
+			return !more
+		})
+	}
+}

@@ -1,0 +1,226 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/berthd/berth/daemon/internal/lease"
+	"github.com/berthd/berth/rpc/wire"
+	"github.com/berthd/berth/statefs/journal"
+	"github.com/berthd/berth/statefs/record"
+)
+
+// StopRequest asks for everything of a session to end.
+type StopRequest struct {
+	Session   string
+	CallerUID uint32
+	Key       string
+	Digest    string
+	By, Why   string
+	Any       bool
+}
+
+// Stop puts the stop on disk and returns; Await tells when it is done.
+func (e *Engine) Stop(ctx context.Context, req StopRequest) error {
+	_, err := ask(ctx, e, journal.Reserved, func(t *tx, reply func(struct{}, error)) {
+		err := t.stop(&req)
+		t.answer(func() { reply(struct{}{}, err) })
+	})
+	return err
+}
+
+func (t *tx) stop(req *StopRequest) error {
+	key := opKey{req.CallerUID, opStop, req.Key}
+	row, err := t.claim(key, req.Digest)
+	if err != nil || row != nil {
+		return err
+	}
+	d, err := t.own(req.Session, req.CallerUID, req.Any)
+	if err != nil {
+		return err
+	}
+	if d.lease.Deletion != nil {
+		return deleting(&d.lease)
+	}
+	t.requestStop(d, lease.Operator, lease.Target{}, req.By, req.Why, "")
+	if key.key != "" {
+		t.putOperation(record.Operation{
+			UID: key.uid, Kind: key.kind, Key: key.key, Session: req.Session,
+			Digest: req.Digest, Done: true, Result: []byte("{}"),
+		})
+	}
+	return nil
+}
+
+// own returns the draft of a session that the caller may act on.
+func (t *tx) own(id string, uid uint32, anyOwner bool) (*draft, error) {
+	d := t.draft(id)
+	if d == nil {
+		if tomb := t.tombstone(id); tomb != nil {
+			return nil, deleted(tomb)
+		}
+		return nil, refusal(codeNotFound, false, "session %q does not exist", id)
+	}
+	if !anyOwner && d.lease.UID != uid {
+		return nil, refusal(codeForbidden, false, "session %q belongs to uid %d", id, d.lease.UID)
+	}
+	return d, nil
+}
+
+// requestStop asks for a stop for a reason. In a state that is stopping
+// already it changes nothing, but a quarantined session is looked at once.
+func (t *tx) requestStop(d *draft, reason lease.Reason, target lease.Target, by, why, cause string) {
+	if d.state.Kind == lease.Quarantined {
+		t.e.log.Warn("stop asked for a quarantined session: looking once", "session", d.s.id, "reason", reason.String())
+		t.recheck(d)
+	}
+	t.failStart(d, refusal(codeStartFailed, true, "session %q was stopped while it started (%s)", d.s.id, reason))
+	if _, err := t.reduce(d, lease.Event{
+		Kind: lease.RequestStop, Target: target, Reason: reason, By: by, Why: why, Error: cause,
+	}); err != nil {
+		t.e.log.Error("a stop was refused", "session", d.s.id, "reason", reason.String(), "error", err)
+	}
+}
+
+// startAttempt runs the stop ladder once, after a launch under way has come to
+// its cancelled end: what it is about to spawn must be seen.
+func (e *Engine) startAttempt(s *session, effect lease.Effect) {
+	w := &work{id: effect.AttemptID, done: make(chan struct{})}
+	launch, generation := s.launch, effect.Instance.Generation
+	plan := StopPlan{
+		AttemptID: effect.AttemptID, Subject: e.subject(&s.lease, s.link != nil),
+		Whole: effect.Target.Whole(), Grace: e.grace(s), Reason: effect.Reason.String(),
+		By: effect.By, Link: s.link,
+	}
+	w.cancel = e.effect(effect.Deadline-e.opts.Now(), func(ctx context.Context) {
+		defer close(w.done)
+		result := StopResult{Err: errors.New("the launch does not return")}
+		if joined(ctx, launch) {
+			result = e.opts.Effects.Stop(ctx, plan)
+		}
+		exit, known := e.exit(s.id, generation)
+		e.post(func(t *tx) { t.attemptEnded(s.id, w, result, exit, known) })
+	})
+	s.attempt = w
+}
+
+// joined waits for a work that was cancelled; false when ctx ends first.
+func joined(ctx context.Context, w *work) bool {
+	if w == nil {
+		return true
+	}
+	select {
+	case <-w.done:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (e *Engine) exit(session string, generation uint64) (wire.Exit, bool) {
+	if generation == 0 {
+		return wire.Exit{}, false
+	}
+	return e.opts.Effects.Exit(session, generation)
+}
+
+// grace is the time between TERM and kill for the session.
+func (e *Engine) grace(s *session) time.Duration {
+	if s.spec != nil && s.spec.Grace >= 0 {
+		return s.spec.Grace
+	}
+	return e.opts.Settings.Grace
+}
+
+// attemptEnded takes the result of one stop attempt.
+func (t *tx) attemptEnded(id string, w *work, r StopResult, exit wire.Exit, known bool) {
+	d := t.draft(id)
+	if d == nil {
+		return
+	}
+	t.touch(id)
+	t.then(func() {
+		if d.s.attempt == w {
+			d.s.attempt = nil
+		}
+		d.s.lastReport = &r.Report
+	})
+	if known {
+		d.exit = &exit
+	}
+	ev := lease.Event{Kind: lease.AttemptAbsent, AttemptID: w.id}
+	if !r.Absent {
+		ev.Kind, ev.Error = lease.AttemptNotConfirmed, errorText(r.Err)
+	}
+	if _, err := t.reduce(d, ev); err != nil {
+		t.e.log.Error("the result of a stop attempt was refused", "session", id, "error", err)
+	}
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return "absence could not be proven"
+	}
+	return err.Error()
+}
+
+// exitRecord is what is known of how an instance ended. An exit that nobody
+// saw is unknown, never 0.
+func exitRecord(seen *wire.Exit, ended lease.Effect, wall time.Time) *record.Exit {
+	x := &record.Exit{
+		Instance: ended.Instance.ID, Generation: ended.Instance.Generation,
+		Kind: "unknown", Unknown: "no_exit_record", By: ended.By, Wall: wall,
+	}
+	if ended.Reason != 0 {
+		x.Reason = ended.Reason.String()
+	}
+	switch {
+	case seen != nil:
+		x.Kind, x.Code, x.Signal, x.Unknown = seen.Kind, seen.Code, seen.Signal, seen.Unknown
+		x.Wall = seen.At
+	case ended.Cause == lease.CauseNewEpoch:
+		x.Unknown = "host_restarted"
+	case ended.Cause == lease.CauseAbandoned:
+		x.Unknown = "abandoned"
+	case ended.Cause == lease.CauseStopped:
+		x.Unknown = "killed_by_stop"
+	}
+	return x
+}
+
+// ResolveRequest is the operator's decision on a quarantined session.
+type ResolveRequest struct {
+	Session string
+	Adopt   bool // otherwise abandon
+	By, Why string
+	// Found is the wrapper that is to be adopted.
+	Found lease.Instance
+}
+
+// Resolve carries out the operator's decision.
+func (e *Engine) Resolve(ctx context.Context, req ResolveRequest) error {
+	_, err := ask(ctx, e, journal.Reserved, func(t *tx, reply func(struct{}, error)) {
+		err := t.resolve(&req)
+		t.answer(func() { reply(struct{}{}, err) })
+	})
+	return err
+}
+
+func (t *tx) resolve(req *ResolveRequest) error {
+	d, err := t.own(req.Session, 0, true)
+	if err != nil {
+		return err
+	}
+	ev := lease.Event{Kind: lease.Abandon, By: req.By, Why: req.Why}
+	if req.Adopt {
+		ev.Kind, ev.Instance, ev.Observed = lease.Adopt, req.Found, []lease.Instance{req.Found}
+	}
+	if _, err := t.reduce(d, ev); err != nil {
+		return refusal(codeInvalid, false, "session %q cannot be resolved: %v", req.Session, err).because(err)
+	}
+	if req.Adopt {
+		t.then(func() { t.e.setAdoption(d.s, Reconciling) })
+	}
+	return nil
+}

@@ -1,0 +1,270 @@
+// Package link is the daemon's end of the wrapper socket: it accepts wrappers,
+// proves who they are, and keeps one connection to each.
+//
+// A wrapper is believed when it knows the token whose hash the lease holds and
+// when its process is the one that was spawned: by its pidfd identity where
+// that is recorded or expected, else, after a crash between the spawn and its
+// record, by its place in the leaf's own cgroup, where only the daemon puts
+// processes. The package knows no states and decides no fate: the engine does.
+package link
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/berthd/berth/daemon/internal/engine"
+	"github.com/berthd/berth/daemon/internal/sys"
+	"github.com/berthd/berth/rpc/wire"
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
+)
+
+// Claim is what the published lease says about an instance.
+type Claim struct {
+	TokenHash string
+	Identity  sys.Identity // zero before it was verified
+	// WrapCgroup is the cgroup directory of the wrapper; empty without cgroups.
+	WrapCgroup string
+}
+
+// Owner decides about wrappers; the daemon's engine with its snapshot is one.
+type Owner interface {
+	// Claim returns what is known of an instance, false when no lease names it.
+	Claim(key engine.WrapperKey) (Claim, bool)
+	Hello(ctx context.Context, h engine.Hello) error
+	LinkDown(key engine.WrapperKey, l engine.Link)
+}
+
+// Options is what a server needs.
+type Options struct {
+	HostID string
+	Owner  Owner
+	// Lost is the time without a frame after which a connection is lost.
+	Lost time.Duration
+	// CgroupOf returns the v2 cgroup directory of a process.
+	CgroupOf func(pid int) (string, error)
+	Logger   hclog.Logger
+}
+
+// Server accepts wrappers. Its methods may be called concurrently.
+type Server struct {
+	opts Options
+
+	mu       sync.Mutex
+	expected map[engine.WrapperKey]expectation
+	conns    map[*Conn]struct{}
+	closed   bool
+
+	wg sync.WaitGroup
+}
+
+// expectation is what a launch of this daemon knows before the wrapper calls.
+type expectation struct {
+	identity     sys.Identity
+	recipeDigest string
+}
+
+const (
+	// helloBound bounds the wait for the first frame.
+	helloBound = 5 * time.Second
+	// acceptBound bounds the engine's answer to a hello.
+	acceptBound = 30 * time.Second
+	// writeBound bounds one frame's write; a wrapper that does not read for
+	// that long is cut off, it will call again.
+	writeBound = 5 * time.Second
+)
+
+// New returns a server without a socket; see Serve.
+func New(opts Options) *Server {
+	return &Server{
+		opts: opts, expected: map[engine.WrapperKey]expectation{}, conns: map[*Conn]struct{}{},
+	}
+}
+
+// Expect tells which process will call for an instance. It is called between
+// the spawn and the go.
+func (s *Server) Expect(key engine.WrapperKey, id sys.Identity, recipeDigest string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expected[key] = expectation{id, recipeDigest}
+}
+
+// Forget ends an expectation: the launch has failed or its time is over.
+func (s *Server) Forget(key engine.WrapperKey) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.expected, key)
+}
+
+// Serve accepts wrappers on l until l is closed, which is the caller's to do.
+func (s *Server) Serve(l net.Listener) error {
+	for {
+		c, err := l.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return nil
+		}
+		if err != nil {
+			s.opts.Logger.Warn("accepting a wrapper failed", "error", err)
+			time.Sleep(100 * time.Millisecond) // out of descriptors: do not spin
+			continue
+		}
+		s.wg.Go(func() { s.handle(c.(*net.UnixConn)) })
+	}
+}
+
+// Close ends every connection and waits for their goroutines.
+func (s *Server) Close() {
+	s.mu.Lock()
+	s.closed = true
+	for c := range s.conns {
+		c.raw.Close()
+	}
+	s.mu.Unlock()
+	s.wg.Wait()
+}
+
+// handle serves one connection until it ends.
+func (s *Server) handle(raw *net.UnixConn) {
+	c := newConn(raw)
+	if !s.track(c) {
+		raw.Close()
+		return
+	}
+	defer s.untrack(c)
+	h, err := s.introduce(c)
+	if err != nil {
+		s.opts.Logger.Debug("wrapper refused", "session", h.Session, "generation", h.Generation, "error", err)
+		_ = c.Send(wire.Frame{Kind: wire.KindReject, Error: err.Error()}) // it may be gone
+		return
+	}
+	key := engine.WrapperKey{Session: h.Session, Instance: h.Instance, Generation: h.Generation}
+	if err := c.Send(wire.Frame{Kind: wire.KindWelcome}); err == nil {
+		c.readLoop(s.opts.Lost)
+	}
+	c.finish()
+	s.opts.Owner.LinkDown(key, c)
+}
+
+func (s *Server) track(c *Conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.conns[c] = struct{}{}
+	return true
+}
+
+func (s *Server) untrack(c *Conn) {
+	c.raw.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
+}
+
+// introduce reads the hello, proves it and hands it to the owner.
+func (s *Server) introduce(c *Conn) (wire.Hello, error) {
+	c.raw.SetReadDeadline(time.Now().Add(helloBound))
+	f, err := c.reader.ReadFrame()
+	if err != nil {
+		return wire.Hello{}, fmt.Errorf("reading the hello: %w", err)
+	}
+	if f.Kind != wire.KindHello || f.Hello == nil {
+		return wire.Hello{}, fmt.Errorf("first frame is %q, want a hello", f.Kind)
+	}
+	h := *f.Hello
+	if h.Version > wire.Version || h.Version < wire.Version-1 {
+		return h, fmt.Errorf("wrapper speaks version %d, this daemon %d", h.Version, wire.Version)
+	}
+	if h.Host != s.opts.HostID {
+		return h, fmt.Errorf("wrapper belongs to host %q", h.Host)
+	}
+	key := engine.WrapperKey{Session: h.Session, Instance: h.Instance, Generation: h.Generation}
+	claim, ok := s.opts.Owner.Claim(key)
+	if !ok {
+		return h, engine.ErrNotExpected
+	}
+	sum := sha256.Sum256([]byte(h.Token))
+	if subtle.ConstantTimeCompare([]byte(hex.EncodeToString(sum[:])), []byte(claim.TokenHash)) != 1 {
+		return h, errors.New("the token is not this instance's")
+	}
+	id, digest, err := s.identify(c, key, claim)
+	if err != nil {
+		return h, err
+	}
+	c.status.Store(&h.Status)
+	ctx, cancel := context.WithTimeout(context.Background(), acceptBound)
+	defer cancel()
+	err = s.opts.Owner.Hello(ctx, engine.Hello{
+		Key: key, Identity: id, Status: h.Status, Protocol: h.Version, RecipeDigest: digest, Link: c,
+	})
+	if err == nil {
+		s.Forget(key)
+	}
+	return h, err
+}
+
+// identify proves that the peer is the process that was spawned.
+func (s *Server) identify(c *Conn, key engine.WrapperKey, claim Claim) (sys.Identity, string, error) {
+	peer, err := peerIdentity(c.raw)
+	if err != nil {
+		return peer, "", err
+	}
+	s.mu.Lock()
+	want, launched := s.expected[key]
+	s.mu.Unlock()
+	recorded := claim.Identity.PID != 0
+	switch {
+	case recorded && claim.Identity != peer:
+		return peer, "", fmt.Errorf("peer is %v, the lease names %v", peer, claim.Identity)
+	case !recorded && launched && want.identity != peer:
+		return peer, "", fmt.Errorf("peer is %v, launched was %v", peer, want.identity)
+	case recorded, launched:
+		return peer, want.recipeDigest, nil
+	case claim.WrapCgroup == "":
+		return peer, "", nil // no cgroups: the token is all there is, evidence is weak
+	}
+	dir, err := s.opts.CgroupOf(peer.PID)
+	if err != nil {
+		return peer, "", fmt.Errorf("finding the peer's cgroup: %w", err)
+	}
+	if dir != claim.WrapCgroup {
+		return peer, "", fmt.Errorf("peer is in %q, not in its leaf", dir)
+	}
+	return peer, "", nil
+}
+
+// peerIdentity identifies the process on the other end by SO_PEERPIDFD where
+// the kernel has it (6.5), else by the pid of SO_PEERCRED; see unix(7).
+func peerIdentity(c *net.UnixConn) (sys.Identity, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return sys.Identity{}, err
+	}
+	var id sys.Identity
+	var failure error
+	err = raw.Control(func(fd uintptr) {
+		if pidfd, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD); err == nil {
+			defer unix.Close(pidfd)
+			id, failure = sys.IdentityOfPidfd(pidfd)
+			return
+		}
+		cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		if err != nil {
+			failure = err
+			return
+		}
+		id, failure = sys.IdentityOf(int(cred.Pid))
+	})
+	if err != nil {
+		return id, fmt.Errorf("identifying the peer: %w", err)
+	}
+	return id, failure
+}
