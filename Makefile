@@ -1,0 +1,53 @@
+# berth: `make` lists the targets.
+SHELL := /bin/bash
+GO ?= go
+BIN := bin
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unversioned)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+BUILD := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/
+PROGRAMS := ./daemon/cmd/berthd ./daemon/cmd/berth-wrap ./rpc/cmd/berthctl ./plugins/cmd/berth-sandbox-process
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+# The race detector needs cgo and a C compiler; without one the tests run without it, and say so.
+RACE := $(shell command -v $(firstword $(shell $(GO) env CC)) >/dev/null 2>&1 && echo -race)
+TESTFLAGS ?=
+ROUNDS ?= 200
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build the programs into bin/
+	@mkdir -p $(BIN)
+	$(BUILD) $(PROGRAMS)
+
+.PHONY: demo
+demo: build ## Show the main job: sessions that survive the daemon
+	@packaging/demo/demo $(CURDIR)/$(BIN)
+
+.PHONY: setup
+setup: ## Install what the tests use beyond Go (as root, with apt); say what is missing
+	@packaging/setup
+
+.PHONY: test
+test: setup build ## Run all tests
+	@[ -n "$(RACE)" ] || echo "note: no C compiler found, the tests run without the race detector"
+	$(GO) test $(RACE) -timeout 20m $(TESTFLAGS) ./...
+
+.PHONY: crash
+crash: build ## Kill the daemon at random moments under load, ROUNDS times (200)
+	$(GO) test $(RACE) -count=1 -timeout 60m -run TestCrash -v ./daemon/internal/daemontest -rounds $(ROUNDS)
+
+.PHONY: bench
+bench: setup build ## Measure, with what it is compared with in the same run
+	@packaging/bench
+
+.PHONY: lint
+lint: ## Check format, vet, static analysis
+	@out=$$(gofmt -l .); [ -z "$$out" ] || { echo "not formatted:"; echo "$$out"; exit 1; }
+	$(GO) vet ./...
+	$(GO) run $(STATICCHECK) ./...
+
+.PHONY: clean
+clean: ## Remove what was built
+	rm -rf $(BIN)
