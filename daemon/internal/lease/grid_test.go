@@ -169,7 +169,10 @@ func eventsOf(k EventKind) []Event {
 func byInstance(e Event) []Event {
 	var all []Event
 	for _, e.Instance = range instances {
-		for _, e.AbsenceVerified = range []bool{true, false} {
+		e.AbsenceVerified = true
+		all = append(all, e)
+		if e.Kind == Allocate || e.Kind == OwnedAbsent {
+			e.AbsenceVerified = false
 			all = append(all, e)
 		}
 	}
@@ -179,7 +182,7 @@ func byInstance(e Event) []Event {
 func byDeadline(in []Event) []Event {
 	var all []Event
 	for _, e := range in {
-		for _, d := range []time.Duration{0, e.Now - 1, e.Now, e.Now + 1, e.Now + time.Hour} {
+		for _, d := range []time.Duration{0, e.Now, e.Now + 1, e.Now + time.Hour} {
 			e.Deadline = d
 			all = append(all, e)
 		}
@@ -225,10 +228,11 @@ func byStop(e Event) []Event {
 	e.Error, e.By, e.Why = "because", "uid 7", "asked"
 	for e.Reason = 0; e.Reason <= reasonEnd; e.Reason++ {
 		for _, e.Target = range targets {
-			for _, e.Timer = range []bool{false, true} {
-				for _, e.WorkAccepted = range []bool{false, true} {
-					all = append(all, e)
-				}
+			e.Timer, e.WorkAccepted = false, true
+			all = append(all, e)
+			for _, e.WorkAccepted = range []bool{false, true} {
+				e.Timer = true
+				all = append(all, e)
 			}
 		}
 	}

@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
-
-	"pgregory.net/rapid"
 )
 
 // play gives events to a lease and fails unless each changes it.
@@ -103,6 +101,33 @@ func TestStopSchedule(t *testing.T) {
 	_, effects, outcome, err := r.Reduce(s, Event{Kind: RecheckForced, Now: now + 24*time.Hour})
 	if outcome != Unchanged || err != nil || len(effects) != 1 || effects[0].Kind != Recheck {
 		t.Fatalf("a forced recheck after the window: %s %v %v", outcome, effects, err)
+	}
+}
+
+// TestLastAttemptExpires: the budget is spent the moment that the last attempt
+// runs out; quarantine does not wait for its worker, but tells of it.
+func TestLastAttemptExpires(t *testing.T) {
+	t.Parallel()
+	r := DefaultRules()
+	r.StopAttempts = 1
+	s := play(t, r, cold(t),
+		Event{Kind: RequestStop, Now: t0, Target: Target{instA}, Reason: Operator},
+		Event{Kind: BeginAttempt, Now: t0, AttemptID: "one"})
+	now := s.Stop.AttemptDeadline
+	for _, want := range []EventKind{AttemptExpired, Exhaust, WorkerStuck, RecheckDue} {
+		at, ok := r.NextDeadline(s)
+		e, due := r.Due(s, max(now, at))
+		if !ok || !due || e.Kind != want {
+			t.Fatalf("at %s, next at %s: %s, not %s", now, at, e.Kind, want)
+		}
+		if want == Exhaust && at > now {
+			t.Fatalf("quarantine only at %s, the last attempt ended at %s", at, now)
+		}
+		now = max(now, at)
+		s = play(t, r, s, e)
+	}
+	if !s.Stop.Stuck || now != s.Stop.ExhaustedAt+r.RecheckEvery {
+		t.Fatalf("at %s: %+v", now, s)
 	}
 }
 
@@ -281,218 +306,6 @@ func TestUnreadable(t *testing.T) {
 	if s.NextGeneration != 5 {
 		t.Fatalf("%+v", s)
 	}
-}
-
-// TestNames: names are unique and parse back; strangers are told apart.
-func TestNames(t *testing.T) {
-	t.Parallel()
-	seen := map[string]bool{}
-	name := func(n string) {
-		if n == "" || seen[n] {
-			t.Errorf("name %q is empty or used twice", n)
-		}
-		seen[n] = true
-	}
-	for _, k := range Kinds() {
-		name(k.String())
-		if got, err := ParseKind(k.String()); got != k || err != nil {
-			t.Errorf("%s parses to %s, %v", k, got, err)
-		}
-		if k.Owned() && k.Cleaning() || (k != Vacant) != (k.Owned() || k.Cleaning()) {
-			t.Errorf("%s is owned %v, cleaning %v", k, k.Owned(), k.Cleaning())
-		}
-	}
-	for _, r := range Reasons() {
-		name(r.String())
-		if got, err := ParseReason(r.String()); got != r || err != nil {
-			t.Errorf("%s parses to %s, %v", r, got, err)
-		}
-	}
-	for _, k := range EventKinds() {
-		name(k.String())
-	}
-	clear(seen)
-	for k := Launch; k < effectEnd; k++ {
-		name(k.String())
-	}
-	for o := Changed; o < outcomeEnd; o++ {
-		name(o.String())
-	}
-	for c := CauseGone; c < causeEnd; c++ {
-		name(c.String())
-	}
-	for _, odd := range []string{
-		Kind(0).String(), kindEnd.String(), reasonEnd.String(), EventKind(0).String(), eventEnd.String(),
-		EffectKind(0).String(), effectEnd.String(), Outcome(0).String(), outcomeEnd.String(), causeEnd.String(),
-	} {
-		name(odd)
-	}
-	for _, s := range []string{"", "none", "kind(0)", "Vacant", "reason(17)"} {
-		if k, err := ParseKind(s); k != 0 || !errors.Is(err, ErrUnknownName) {
-			t.Errorf("kind %q: %s %v", s, k, err)
-		}
-		if r, err := ParseReason(s); r != 0 || !errors.Is(err, ErrUnknownName) {
-			t.Errorf("reason %q: %s %v", s, r, err)
-		}
-	}
-	if Reason(0).String() != "none" || Cause(0).String() != "none" || (Reason(99).Emission() != Emission{}) {
-		t.Error("the zero names")
-	}
-	if (Instance{}).String() != "none" || (Target{}).String() != "session" || (Target{Instance{"a", 2}}).String() != "a/g2" {
-		t.Error("the names of instances and targets")
-	}
-}
-
-// TestRulesValidate: rules under which a lease would be stuck are told.
-func TestRulesValidate(t *testing.T) {
-	t.Parallel()
-	if err := DefaultRules().Validate(); err != nil {
-		t.Error(err)
-	}
-	for name, spoil := range map[string]func(*Rules){
-		"no attempt":            func(r *Rules) { r.StopAttempts = 0 },
-		"no attempt deadline":   func(r *Rules) { r.AttemptDeadline = 0 },
-		"no join bound":         func(r *Rules) { r.JoinBound = 0 },
-		"startup below zero":    func(r *Rules) { r.StartupDeadline = -1 },
-		"ready below zero":      func(r *Rules) { r.ReadyDeadline = -1 },
-		"keep warm below zero":  func(r *Rules) { r.KeepWarm = -1 },
-		"recheck below zero":    func(r *Rules) { r.RecheckEvery = -1 },
-		"window below zero":     func(r *Rules) { r.RecheckWindow = -1 },
-		"an earlier next start": func(r *Rules) { r.AttemptDelays[2] = -1 },
-	} {
-		r := DefaultRules()
-		spoil(&r)
-		if err := r.Validate(); !errors.Is(err, ErrRules) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
-// TestInputIsChecked: what no cell is written for is refused and named.
-func TestInputIsChecked(t *testing.T) {
-	t.Parallel()
-	whole := example(Ready, Verified)
-	stop := example(StopNeeded, BeginAttempt)
-	for name, c := range map[string]struct {
-		s    State
-		e    Event
-		want error
-	}{
-		"no event":          {whole, Event{Now: t0}, ErrEvent},
-		"event out of set":  {whole, Event{Kind: eventEnd, Now: t0}, ErrEvent},
-		"no time":           {whole, Event{Kind: Verified, Instance: instA}, ErrNoTime},
-		"time below zero":   {whole, Event{Kind: Verified, Now: -1, Instance: instA}, ErrNoTime},
-		"no state":          {State{}, Event{Kind: NewEpoch, Now: t0}, ErrMalformed},
-		"state out of set":  {State{Kind: kindEnd}, Event{Kind: NewEpoch, Now: t0}, ErrMalformed},
-		"stop without kind": {stop, Event{Kind: FloorRaised, Now: t0}, ErrNoFloor},
-	} {
-		n, effects, outcome, err := DefaultRules().Reduce(c.s, c.e)
-		if n != c.s || effects != nil || outcome != Refused || !errors.Is(err, c.want) {
-			t.Errorf("%s: %s %v %v", name, outcome, effects, err)
-		}
-	}
-}
-
-// TestCheck: each way in which a record can contradict itself.
-func TestCheck(t *testing.T) {
-	t.Parallel()
-	for name, spoil := range map[string]struct {
-		kind Kind
-		how  func(*State)
-	}{
-		"vacant with an instance":       {Vacant, func(s *State) { s.Instance = instA }},
-		"vacant with a stop":            {Vacant, func(s *State) { s.Stop.Reason = Operator }},
-		"vacant with a deadline":        {Vacant, func(s *State) { s.Deadline = t1 }},
-		"owned without instance":        {Ready, func(s *State) { s.Instance = Instance{} }},
-		"owned by half an instance":     {Ready, func(s *State) { s.Instance.ID = "" }},
-		"owned without generation":      {Ready, func(s *State) { s.Instance.Generation = 0 }},
-		"owned above the counter":       {Ready, func(s *State) { s.NextGeneration = 3 }},
-		"owned without counter":         {Ready, func(s *State) { s.NextGeneration = 0 }},
-		"owned with a stop":             {Warm, func(s *State) { s.Stop.Attempts = 1 }},
-		"ready by reuse":                {Ready, func(s *State) { s.Reuse = true }},
-		"active with a deadline":        {Active, func(s *State) { s.Deadline = t1 }},
-		"deadline below zero":           {Ready, func(s *State) { s.Deadline = -1 }},
-		"link lost below zero":          {Ready, func(s *State) { s.LinkLostAt = -1 }},
-		"frozen without time":           {Active, func(s *State) { s.Frozen = true }},
-		"frozen before boot":            {Active, func(s *State) { s.Frozen, s.FrozenAt = true, -1 }},
-		"not frozen since":              {Active, func(s *State) { s.FrozenAt = t0 }},
-		"stop without reason":           {StopNeeded, func(s *State) { s.Stop.Reason = 0 }},
-		"stop with a strange reason":    {StopNeeded, func(s *State) { s.Stop.Reason = reasonEnd }},
-		"stop of somebody else":         {StopNeeded, func(s *State) { s.Stop.Target.Instance = instB }},
-		"stop of half an instance":      {StopNeeded, func(s *State) { s.Instance.Generation = 0; s.Stop.Target = Target{} }},
-		"stop that is frozen":           {StopNeeded, func(s *State) { s.Frozen, s.FrozenAt = true, t0 }},
-		"attempts below zero":           {StopNeeded, func(s *State) { s.Stop.Attempts = -1 }},
-		"attempts without id":           {StopNeeded, func(s *State) { s.Stop.AttemptID = "" }},
-		"id without attempts":           {StopNeeded, func(s *State) { s.Stop.Attempts = 0 }},
-		"requested before boot":         {StopNeeded, func(s *State) { s.Stop.RequestedAt = -1 }},
-		"next attempt before boot":      {StopNeeded, func(s *State) { s.Stop.NextAttemptAt = -1 }},
-		"join before boot":              {StopNeeded, func(s *State) { s.Stop.JoinBy = -1 }},
-		"stuck outside quarantine":      {StopNeeded, func(s *State) { s.Stop.Stuck = true }},
-		"quarantine elsewhere":          {StopNeeded, func(s *State) { s.Stop.ExhaustedAt = t0 }},
-		"recheck elsewhere":             {StopNeeded, func(s *State) { s.Stop.NextRecheckAt = t0 }},
-		"attempt between attempts":      {StopNeeded, func(s *State) { s.Stop.AttemptDeadline = t0 }},
-		"attempt start between":         {StopNeeded, func(s *State) { s.Stop.AttemptStartedAt = t0 }},
-		"stopping without attempt":      {Stopping, func(s *State) { s.Stop.Attempts, s.Stop.AttemptID = 0, "" }},
-		"stopping without start":        {Stopping, func(s *State) { s.Stop.AttemptStartedAt = 0 }},
-		"stopping without deadline":     {Stopping, func(s *State) { s.Stop.AttemptDeadline = 0 }},
-		"stopping with a worker out":    {Stopping, func(s *State) { s.Stop.JoinBy = t1 }},
-		"a worker that never was":       {Quarantined, func(s *State) { s.Stop.Attempts, s.Stop.AttemptID, s.Stop.Stuck = 0, "", true }},
-		"a worker both late and stuck":  {Quarantined, func(s *State) { s.Stop.JoinBy, s.Stop.Stuck = t1, true }},
-		"quarantine before boot":        {Quarantined, func(s *State) { s.Stop.ExhaustedAt = -1 }},
-		"recheck before boot":           {Quarantined, func(s *State) { s.Stop.NextRecheckAt = -1 }},
-		"quarantine with a dead line":   {Quarantined, func(s *State) { s.Deadline = t1 }},
-		"quarantine with a lost link":   {Quarantined, func(s *State) { s.LinkLostAt = t1 }},
-		"quarantine started by a reuse": {Quarantined, func(s *State) { s.Reuse = true }},
-	} {
-		s := example(spoil.kind, NewEpoch)
-		if err := s.Check(); err != nil {
-			t.Fatalf("%s: the example is bad: %v", name, err)
-		}
-		spoil.how(&s)
-		if err := s.Check(); !errors.Is(err, ErrMalformed) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
-// TestExtremes: no number, however large, makes a step panic, a state malformed,
-// a generation fall or a deadline lie in the past.
-func TestExtremes(t *testing.T) {
-	t.Parallel()
-	const most = time.Duration(1<<63 - 1)
-	times := rapid.SampledFrom([]time.Duration{0, 1, t0, t1, most - 1, most, -1})
-	numbers := rapid.SampledFrom([]uint64{0, 1, 2, 3, 4, 9, ^uint64(0) - 1, ^uint64(0)})
-	names := rapid.SampledFrom([]string{"", instA.ID, instB.ID})
-	instance := rapid.Custom(func(t *rapid.T) Instance { return Instance{names.Draw(t, "id"), numbers.Draw(t, "generation")} })
-	rapid.Check(t, func(t *rapid.T) {
-		r := DefaultRules()
-		if rapid.Bool().Draw(t, "odd rules") {
-			r = Rules{StartupDeadline: most, ReadyDeadline: most, KeepWarm: most, AttemptDeadline: most,
-				JoinBound: most, RecheckEvery: 1, RecheckWindow: most, StopAttempts: rapid.IntRange(-1, 2).Draw(t, "budget")}
-		}
-		states := statesOf(Kinds()[rapid.IntRange(0, int(kindEnd)-2).Draw(t, "kind")])
-		s := states[rapid.IntRange(0, len(states)-1).Draw(t, "state")]
-		for range 20 {
-			e := Event{
-				Kind: EventKinds()[rapid.IntRange(0, int(eventEnd)-2).Draw(t, "event")], Now: times.Draw(t, "now"),
-				Instance: instance.Draw(t, "instance"), Deadline: times.Draw(t, "deadline"),
-				Target: Target{instance.Draw(t, "target")}, Reason: Reason(rapid.IntRange(0, int(reasonEnd)).Draw(t, "reason")),
-				AttemptID: names.Draw(t, "attempt"), Floor: numbers.Draw(t, "floor"), By: "by", Why: "why",
-				AbsenceVerified: rapid.Bool().Draw(t, "absence"), Timer: rapid.Bool().Draw(t, "timer"),
-			}
-			if rapid.Bool().Draw(t, "due") {
-				if d, ok := r.Due(s, e.Now); ok {
-					d.AttemptID += names.Draw(t, "suffix")
-					e = d
-				}
-			}
-			n, _, outcome, _ := r.Reduce(s, e)
-			if err := n.Check(); err != nil || n.NextGeneration < s.NextGeneration {
-				t.Fatalf("%+v\n%+v\n%s %+v\n%v", s, e, outcome, n, err)
-			}
-			s = n
-		}
-	})
 }
 
 // TestTextIsCut: what people write cannot bloat every later record.
