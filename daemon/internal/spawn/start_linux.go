@@ -34,6 +34,8 @@ var (
 	ErrKilledBeforeExec = errors.New("killed before exec")
 	// ErrNoPidfd: the kernel returned no pidfd (it is older than 5.4, or a filter forbids it).
 	ErrNoPidfd = errors.New("no pidfd")
+	// ErrNoLeaf: the cgroup to start in has been removed.
+	ErrNoLeaf = errors.New("cgroup was removed")
 	// ErrNotFile: the log is a pipe or a socket.
 	ErrNotFile = errors.New("log is not a file")
 )
@@ -52,8 +54,8 @@ const (
 //
 // The process is parked when Start returns: give it to a Watcher, then Release or Abort it. ctx bounds
 // the retries only; clone and exec themselves cannot be interrupted and take about a millisecond. More
-// than four at once gain nothing. Errors: ErrKilledBeforeExec, ErrNoPidfd, ErrNotFile, and those of
-// clone3(2), chdir(2) and execve(2). On error no process is left.
+// than four at once gain nothing. Errors: ErrKilledBeforeExec, ErrNoLeaf, ErrNoPidfd, ErrNotFile, and
+// those of clone3(2), chdir(2) and execve(2). On error no process is left.
 func Start(ctx context.Context, req Request) (*Parked, error) {
 	if err := checkLog(req.Log); err != nil {
 		return nil, fmt.Errorf("starting %q: %w", req.Path, err)
@@ -141,7 +143,7 @@ func fork(req Request, null *os.File, recipe int) (process, error) {
 	pid, err := syscall.ForkExec(req.Path, args, &attr)
 	runtime.KeepAlive(req)
 	if err != nil {
-		return process{}, err
+		return process{}, explain(req, err)
 	}
 	if pidfd < 0 {
 		_ = syscall.Kill(pid, syscall.SIGKILL) // our own child, not yet waited for: the pid is its own
@@ -149,6 +151,18 @@ func fork(req Request, null *os.File, recipe int) (process, error) {
 		return process{}, ErrNoPidfd
 	}
 	return process{pid, pidfd}, nil
+}
+
+// explain tells a missing leaf from a missing program: clone3(2) answers ENOENT for a cgroup that was
+// removed (ENODEV while that is under way), as execve(2) does for a missing program or interpreter.
+func explain(req Request, err error) error {
+	if req.Cgroup == nil || !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODEV) {
+		return err
+	}
+	if _, serr := os.Stat(fmt.Sprintf("/proc/self/fd/%d/cgroup.procs", req.Cgroup.Fd())); serr != nil {
+		return fmt.Errorf("%w (%w)", ErrNoLeaf, err)
+	}
+	return err
 }
 
 // sealDescriptors marks everything from 3 up close-on-exec, whoever opened it: an activation socket, a
