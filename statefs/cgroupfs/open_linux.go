@@ -2,7 +2,6 @@ package cgroupfs
 
 import (
 	"bytes"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -72,65 +72,90 @@ func delegated(dir string) bool {
 	return false
 }
 
-func open(mount string, mode Mode, parent, name string) (*Tree, error) {
-	if !isCgroup2(parent) {
-		return nil, fmt.Errorf("%s is not a cgroup2 directory", parent)
+// Attach opens the existing base at path as it is: nothing is made, proved or changed. It is for programs
+// beside the daemon that owns the base, such as its wrappers and berthctl, which need not be allowed to do
+// all that a Tree offers. fs.ErrNotExist means that there is no such directory, and says nothing about
+// leaves.
+func Attach(path string) (*Tree, error) {
+	mount, mode := Detect()
+	if mode == None {
+		return nil, fmt.Errorf("attaching to cgroup %q: %w", path, ErrUnavailable)
 	}
+	t, err := locate(mount, mode, path)
+	if err != nil {
+		return nil, fmt.Errorf("attaching to cgroup %q: %w", path, err)
+	}
+	if err := t.hold(); err != nil {
+		return nil, fmt.Errorf("attaching: %w", err)
+	}
+	return t, nil
+}
+
+// locate says where the cgroup at base lies in the hierarchy, whether or not it exists.
+func locate(mount string, mode Mode, base string) (*Tree, error) {
 	root, err := mountRoot(mount)
 	if err != nil {
 		return nil, err
 	}
-	rel, ok := below(parent, mount)
-	if !ok {
-		return nil, fmt.Errorf("%s is not below the cgroup2 mount %s", parent, mount)
+	rel, ok := below(base, mount)
+	if !ok || rel == "" {
+		return nil, fmt.Errorf("%s is not below the cgroup2 mount %s", base, mount)
 	}
-	t := &Tree{mode: mode, path: path.Join(parent, name), procPath: path.Join(root, rel, name)}
+	return &Tree{mode: mode, mount: mount, root: root, path: base, procPath: path.Join(root, rel)}, nil
+}
+
+func open(mount string, mode Mode, parent, name string) (*Tree, error) {
+	if !isCgroup2(parent) {
+		return nil, fmt.Errorf("%s is not a cgroup2 directory", parent)
+	}
+	t, err := locate(mount, mode, path.Join(parent, name))
+	if err != nil {
+		return nil, err
+	}
 	made := true
 	if err := unix.Mkdir(t.path, 0o755); errors.Is(err, unix.EEXIST) {
 		made = false
 	} else if err != nil {
 		return nil, fmt.Errorf("making base cgroup %s: %w", t.path, err)
 	}
-	if err := t.hold(parent, name); err != nil {
-		if made {
-			_ = unix.Rmdir(t.path)
+	if err = t.hold(); err == nil {
+		if err = t.probe(); err == nil {
+			handDown(parent)
+			handDown(t.path)
+			return t, nil
 		}
-		return nil, err
+		t.dir.Close()
 	}
-	return t, nil
+	if made {
+		_ = unix.Rmdir(t.path)
+	}
+	return nil, err
 }
 
-// hold opens the base, proves that it works and hands the controllers down to it.
-func (t *Tree) hold(parent, name string) error {
-	up, err := unix.Open(parent, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("opening cgroup %s: %w", parent, err)
-	}
-	defer unix.Close(up)
-	fd, err := openDirAt(up, name)
+// hold opens the base, following no link in its last part.
+func (t *Tree) hold() error {
+	fd, err := unix.Open(t.path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("opening base cgroup %s: %w", t.path, err)
 	}
-	t.dir = os.NewFile(uintptr(fd), t.path)
 	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		t.dir.Close()
+	var fs unix.Statfs_t
+	err = errors.Join(unix.Fstat(fd, &st), unix.Fstatfs(fd, &fs))
+	if err == nil && fs.Type != unix.CGROUP2_SUPER_MAGIC {
+		err = errors.New("not a cgroup2 directory")
+	}
+	if err != nil {
+		unix.Close(fd)
 		return fmt.Errorf("opening base cgroup %s: %w", t.path, err)
 	}
-	t.dev, t.inode = st.Dev, st.Ino
-	if err := t.probe(); err != nil {
-		t.dir.Close()
-		return err
-	}
-	enable(up, "")
-	enable(fd, "")
+	t.dir, t.dev, t.inode = os.NewFile(uintptr(fd), t.path), st.Dev, st.Ino
 	return nil
 }
 
 // probe proves mkdir, clone-into and cgroup.kill on a throw-away child.
 func (t *Tree) probe() error {
 	t.sweepProbes()
-	name := probePrefix + strings.ToLower(rand.Text())
+	name := fmt.Sprintf("%s%d-%d", probePrefix, os.Getpid(), time.Now().UnixNano())
 	if err := unix.Mkdirat(t.fd(), name, 0o755); err != nil {
 		return fmt.Errorf("making a cgroup in %s: %w", t.path, err)
 	}
@@ -180,12 +205,19 @@ func (t *Tree) sweepProbes() {
 // wanted are the controllers that limits need.
 var wanted = []string{"memory", "pids", "cpu", "io"}
 
+// handDown is enable for a path; the base and its parent were opened just before.
+func handDown(path string) {
+	if fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err == nil {
+		enable(fd)
+		unix.Close(fd)
+	}
+}
+
 // enable hands the wanted controllers that the cgroup has down to its children, one by one, because the
 // kernel takes all of a write or nothing. Failing is not an error: a parent with processes in it cannot
 // (EBUSY), another hierarchy may hold the controller, and a fence needs none. SetLimits reports it.
-func enable(dir int, rel string) {
-	has := controllers(dir, path.Join(rel, "cgroup.controllers"))
-	on := controllers(dir, path.Join(rel, "cgroup.subtree_control"))
+func enable(dir int) {
+	has, on := controllers(dir, "cgroup.controllers"), controllers(dir, "cgroup.subtree_control")
 	var missing []string
 	for _, c := range wanted {
 		if slices.Contains(has, c) && !slices.Contains(on, c) {
@@ -195,12 +227,11 @@ func enable(dir int, rel string) {
 	if len(missing) == 0 {
 		return
 	}
-	file := path.Join(rel, "cgroup.subtree_control")
-	if writeAt(dir, file, strings.Join(missing, " ")) == nil {
+	if writeAt(dir, "cgroup.subtree_control", strings.Join(missing, " ")) == nil {
 		return
 	}
 	for _, c := range missing {
-		_ = writeAt(dir, file, c)
+		_ = writeAt(dir, "cgroup.subtree_control", c)
 	}
 }
 

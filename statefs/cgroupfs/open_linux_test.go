@@ -51,6 +51,36 @@ func TestOpenIsIdempotent(t *testing.T) {
 	}
 }
 
+func TestAttach(t *testing.T) {
+	t.Parallel()
+	tree := base(t)
+	l := make1(t, tree, LeafName("s", 1))
+	c := within(t, l, "sleep", "600")
+	beside, err := Attach(tree.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer beside.Close()
+	found, err := beside.Open(l.Name())
+	if err != nil || beside.Inode() != tree.Inode() || beside.Mode() != tree.Mode() {
+		t.Fatalf("%+v, %v", beside, err)
+	}
+	if p, err := found.WorkPopulated(); !p || err != nil {
+		t.Fatalf("%v, %v", p, err)
+	}
+	if p, err := beside.PathOf(c.Process.Pid); p != l.WorkPath() || err != nil {
+		t.Fatalf("%q, %v", p, err)
+	}
+	if _, err := beside.PathOf(1); err != nil && !errors.Is(err, ErrOutside) {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]error{tree.Path() + "-none": fs.ErrNotExist, "/var": nil, filepath.Dir(tree.Path()) + "/cgroup.procs": nil} {
+		if _, err := Attach(path); err == nil || want != nil && !errors.Is(err, want) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
 func TestProbesAreSwept(t *testing.T) {
 	t.Parallel()
 	tree := base(t)
@@ -293,17 +323,11 @@ func TestForbiddenIsUnknown(t *testing.T) { // not parallel: it sets the environ
 	if !inner(t, attr) {
 		return
 	}
-	tree := &Tree{mode: Hybrid, path: os.Getenv(env)}
-	dir, err := os.OpenFile(tree.path, unix.O_PATH|unix.O_DIRECTORY, 0)
+	tree, err := Attach(os.Getenv(env))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer dir.Close()
-	var st unix.Stat_t
-	if err := unix.Fstat(int(dir.Fd()), &st); err != nil {
-		t.Fatal(err)
-	}
-	tree.dir, tree.dev, tree.inode = dir, st.Dev, st.Ino
+	defer tree.Close()
 	l := &Leaf{tree: tree, name: LeafName("s", 1)}
 	for what, err := range map[string]error{
 		"Populated": second(l.Populated()), "WorkPopulated": second(l.WorkPopulated()), "Procs": second(l.Procs()),

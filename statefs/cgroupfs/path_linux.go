@@ -64,6 +64,10 @@ func PathOf(pid int, mount string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	return pathOf(pid, mount, root)
+}
+
+func pathOf(pid int, mount, root string) (string, error) {
 	p, _, err := procCgroup(pid)
 	if err != nil {
 		return "", err

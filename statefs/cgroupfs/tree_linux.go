@@ -69,6 +69,8 @@ func isCgroup2(path string) bool {
 // Tree is the base directory of one host. Its methods may be called concurrently.
 type Tree struct {
 	mode     Mode
+	mount    string // mount point
+	root     string // the cgroup that is mounted there, in the terms of procPath
 	path     string
 	procPath string
 	reason   string
@@ -191,7 +193,7 @@ func (t *Tree) furnish(leaf string) (*Leaf, error) {
 	// leaf walks it), and controllers, which a hybrid host does not have here.
 	_ = writeAt(dir, "cgroup.max.descendants", maxDescendants)
 	_ = writeAt(dir, "cgroup.max.depth", maxDepth)
-	enable(dir, "")
+	enable(dir)
 	return t.identified(leaf, dir)
 }
 
@@ -271,6 +273,14 @@ func (t *Tree) Remove() error {
 		return fmt.Errorf("removing base cgroup %q: %w", t.path, err)
 	}
 	return nil
+}
+
+// PathOf is the function of that name for the mount of this tree, without looking it up again.
+func (t *Tree) PathOf(pid int) (string, error) {
+	if err := t.usable("locating a process"); err != nil {
+		return "", err
+	}
+	return pathOf(pid, t.mount, t.root)
 }
 
 // LeafOf returns the name of the directory of this base that a process is in, at whatever depth. ok is

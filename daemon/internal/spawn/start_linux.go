@@ -52,12 +52,12 @@ const (
 // this process from 3 up is marked close-on-exec first. Signals are unblocked in it; those that this
 // process ignores stay ignored, as exec(2) has it.
 //
-// The process is parked when Start returns: give it to a Watcher, then Release or Abort it. ctx bounds
-// the retries only; clone and exec themselves cannot be interrupted and take about a millisecond. More
+// The process is parked when Start returns: give it to a Watcher, then Release or Abort it. ctx is
+// looked at before and between tries; clone and exec cannot be interrupted and take about a millisecond. More
 // than four at once gain nothing. Errors: ErrKilledBeforeExec, ErrNoLeaf, ErrNoPidfd, ErrNotFile, and
 // those of clone3(2), chdir(2) and execve(2). On error no process is left.
 func Start(ctx context.Context, req Request) (*Parked, error) {
-	if err := checkLog(req.Log); err != nil {
+	if err := errors.Join(ctx.Err(), checkLog(req.Log)); err != nil {
 		return nil, fmt.Errorf("starting %q: %w", req.Path, err)
 	}
 	var recipe [2]int

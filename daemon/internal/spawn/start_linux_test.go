@@ -365,10 +365,13 @@ func TestTextBusy(t *testing.T) {
 	if p, err := Start(t.Context(), req); !errors.Is(err, unix.ETXTBSY) {
 		t.Fatalf("%v, %v", p, err)
 	}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	if p, err := Start(ended, req); !errors.Is(err, unix.ETXTBSY) || !errors.Is(err, context.Canceled) {
+	short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if p, err := Start(short, req); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("%v, %v", p, err)
+	}
+	if p, err := Start(short, req); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, unix.ETXTBSY) {
+		t.Fatalf("tried for an ended context: %v, %v", p, err)
 	}
 	time.AfterFunc(5*time.Millisecond, func() { f.Close() })
 	parked(t, req)
