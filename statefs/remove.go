@@ -181,13 +181,8 @@ func (r *remover) enter(dir int, name string) (int, error) {
 	if err != unix.EACCES {
 		return fd, err
 	}
-	path, perr := openBeneath(dir, name, unix.O_PATH|unix.O_DIRECTORY)
-	if perr != nil {
-		return -1, perr
-	}
-	defer unix.Close(path)
-	if !unlock(path) {
-		return -1, err
+	if !unlockEntry(dir, name) {
+		return fd, err
 	}
 	return openBeneath(dir, name, unix.O_RDONLY|unix.O_DIRECTORY)
 }
@@ -231,8 +226,9 @@ func (r *remover) note(err error, dir int, name string) {
 	r.failed = fmt.Errorf("deleting %q: %w", path, err)
 }
 
-// unlockEntry takes away what forbids to delete name from dir: dir's mode,
-// dir's and the entry's own attributes. It says whether anything changed.
+// unlockEntry takes away what forbids to delete name from dir or to enter it:
+// dir's and a directory's mode, dir's and the entry's attributes. It says
+// whether anything changed.
 func unlockEntry(dir int, name string) bool {
 	changed := unlock(dir)
 	fd, err := openBeneath(dir, name, unix.O_PATH)

@@ -217,7 +217,7 @@ func TestPurgeDeep(t *testing.T) {
 	t.Parallel()
 	d := newState(t, "")
 	ws := workspace(t, d.Workspaces(), "s1")
-	const levels = 5000
+	const levels = 3000
 	fd, err := unix.Open(ws, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	for i := 0; i < levels && err == nil; i++ {
 		if err = unix.Mkdirat(fd, "d", 0o700); err != nil {
