@@ -164,6 +164,10 @@ func TestZombieOfAnother(t *testing.T) {
 	t.Parallel()
 	w := watcher(t)
 	parent, id, fd := grandchild(t, "sleep 600 >/dev/null & echo $!; exec sleep 600 >/dev/null")
+	eventually(t, "a parent that never waits", func() bool { // a shell does, between two commands
+		st, err := sys.ReadStat(parent.Process.Pid)
+		return err == nil && st.Comm == "sleep"
+	})
 	if err := w.Add(fd, 1); err != nil {
 		t.Fatal(err)
 	}
