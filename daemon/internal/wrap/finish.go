@@ -36,7 +36,6 @@ func (w *wrapper) finishUnstarted(cause error) {
 	w.in.close()
 	w.event("start_failed", map[string]any{"error": cause.Error()})
 	within(w.out.drain(0), syncBound)
-	w.state.set(func(s *wire.Status) { s.StartError = cause.Error() })
 	w.end(exit, cause.Error())
 }
 

@@ -36,6 +36,9 @@ func TestMain(m *testing.M) {
 		os.Exit(Run(3))
 	}
 	code := m.Run()
+	if buildDir != "" {
+		os.RemoveAll(buildDir)
+	}
 	if left := markedPIDs("BERTH_HOST=" + testHost); len(left) > 0 {
 		os.Stderr.WriteString("processes left behind: " + strings.Join(left, " ") + "\n")
 		code = 1
@@ -93,7 +96,9 @@ type fakeDaemon struct {
 	hellos   chan *fakeConn // every connection, after its hello
 	mute     bool           // never answers a hello
 	reject   bool
+	hang     bool // welcomes, and reads nothing more
 	wg       sync.WaitGroup
+	closed   chan struct{}
 }
 
 // fakeConn is one connection of a wrapper.
@@ -109,7 +114,7 @@ type fakeConn struct {
 
 func newDaemon(t *testing.T, path string) *fakeDaemon {
 	t.Helper()
-	d := &fakeDaemon{t: t, path: path, hellos: make(chan *fakeConn, 64)}
+	d := &fakeDaemon{t: t, path: path, hellos: make(chan *fakeConn, 64), closed: make(chan struct{})}
 	d.listen()
 	t.Cleanup(d.close)
 	return d
@@ -140,6 +145,7 @@ func (d *fakeDaemon) listen() {
 }
 
 func (d *fakeDaemon) close() {
+	close(d.closed)
 	d.listener.Close()
 	for {
 		select {
@@ -170,6 +176,10 @@ func (d *fakeDaemon) serve(conn *net.UnixConn) {
 		c.send(wire.Frame{Kind: wire.KindWelcome})
 	}
 	d.hellos <- c
+	if d.hang {
+		<-d.closed
+		return
+	}
 	for {
 		f, err := r.ReadFrame()
 		if err != nil {
@@ -259,6 +269,8 @@ type session struct {
 	ready  *os.File      // write end of descriptor 3
 	binary string        // another wrapper than this test binary
 	env    []string
+	prefix []string // a command that executes the wrapper
+	leak   int      // descriptors without close-on-exec that it is given
 }
 
 // newSession prepares a session that runs argv; change it before start.
@@ -310,9 +322,23 @@ func (s *session) park() *session {
 		Path: self, Args: []string{"berth-wrap"}, Dir: s.launch.Dir, Stdout: log, Stderr: log,
 		Env: append([]string{
 			"BERTH_HOST=" + testHost, "BERTH_SESSION=s1", "BERTH_INSTANCE=" + s.launch.Instance, "BERTH_GENERATION=1",
+			"GORACE=atexit_sleep_ms=0",
 		}, s.env...),
 		ExtraFiles:  []*os.File{r},
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+	}
+	for range s.leak {
+		s.cmd.ExtraFiles = append(s.cmd.ExtraFiles, log)
+	}
+	if s.prefix != nil {
+		// bash can name argv[0]; what is between must execute in place.
+		args := append(append([]string{}, s.prefix...), "bash", "-c", `exec -a berth-wrap "$0"`, self)
+		path, err := exec.LookPath(args[0])
+		if err != nil {
+			s.t.Skip("needs " + args[0])
+		}
+		s.cmd.Path, s.cmd.Args = path, args
+		s.cmd.Env = append(s.cmd.Env, "PATH="+os.Getenv("PATH"))
 	}
 	if err := s.cmd.Start(); err != nil {
 		s.t.Fatal(err)
@@ -449,6 +475,27 @@ func eventually(t *testing.T, what string, ok func() bool) {
 			t.Fatalf("waited in vain: %s", what)
 		}
 		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// statusFile reads status.json; the zero value until it is there.
+func (s *session) statusFile() wire.StatusFile {
+	s.t.Helper()
+	data, err := os.ReadFile(filepath.Join(s.launch.Dir, wire.StatusName))
+	if err != nil {
+		return wire.StatusFile{}
+	}
+	f, err := wire.ParseStatusFile(data)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return f
+}
+
+func touch(t *testing.T, path string) {
+	t.Helper()
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
 	}
 }
 

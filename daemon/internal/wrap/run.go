@@ -160,6 +160,9 @@ func (w *wrapper) supervise() int {
 	w.link = newLink(w)
 	w.stops = &ladder{}
 	startErr := w.start()
+	if startErr != nil { // before the hello, which tells it
+		w.state.set(func(s *wire.Status) { s.StartError = startErr.Error() })
+	}
 	go w.link.run() // owner: supervise; ends in link.stop
 	if startErr == nil {
 		go w.reapLoop() // owner: supervise; ends with the process
