@@ -91,7 +91,7 @@ func (r *reader) askHolder(pid int, want fileID, found *Holders) error {
 		return fmt.Errorf("reading descriptors of process %d: %w", pid, errno)
 	default:
 		if o := r.cannotJudge(pid, Unreadable); o.what == blind {
-			found.Opaque = append(found.Opaque, o.opaque)
+			found.Opaque = append(found.Opaque, *o.opaque)
 		}
 		return nil
 	}
@@ -99,7 +99,7 @@ func (r *reader) askHolder(pid int, want fileID, found *Holders) error {
 		return nil
 	}
 	h := Holder{PID: pid, UID: r.uid(r.root, r.of(pid, "/status"))}
-	n, _, errno := slurp(r.root, r.of(pid, "/stat"), &r.small, len(r.small), true)
+	n, _, errno := slurp(r.root, r.of(pid, "/stat"), &r.small, len(r.small), false)
 	if errno == unix.ENOENT || errno == unix.ESRCH {
 		return nil
 	}
@@ -117,7 +117,7 @@ func (r *reader) holds(pid int, want fileID) (bool, syscall.Errno) {
 		return holds, errno
 	}
 	// No descriptor at all: none open, a kernel thread, a zombie, or a first thread that has exited.
-	n, _, errno := slurp(r.root, r.of(pid, "/stat"), &r.small, len(r.small), true)
+	n, _, errno := slurp(r.root, r.of(pid, "/stat"), &r.small, len(r.small), false)
 	if errno != 0 {
 		return false, errno
 	}

@@ -61,7 +61,7 @@ type matcher struct {
 
 type needle struct {
 	rule string
-	text []byte // "\x00NAME=", so that it also finds an entry's beginning, or the flag
+	text []byte // "NAME=", or the flag
 }
 
 func newMatcher(host string, rules []LegacyRule) (matcher, error) {
@@ -71,7 +71,7 @@ func newMatcher(host string, rules []LegacyRule) (matcher, error) {
 			return matcher{}, err
 		}
 		if l.Env != "" {
-			m.env = append(m.env, needle{l.Name, []byte("\x00" + l.Env + "=")})
+			m.env = append(m.env, needle{l.Name, []byte(l.Env + "=")})
 		} else {
 			m.argv = append(m.argv, needle{l.Name, []byte(l.ArgvFlag)})
 		}
@@ -79,28 +79,27 @@ func newMatcher(host string, rules []LegacyRule) (matcher, error) {
 	return m, nil
 }
 
-var markerNeedle = []byte("\x00" + envPrefix)
+var markerNeedle = []byte(envPrefix)
 
 // searchEnviron finds the markers in the content of /proc/PID/environ: entries separated by NUL, in any
 // order, of any bytes. Of a name that is there twice the first counts, as for getenv(3). It allocates
 // nothing.
 func (m *matcher) searchEnviron(env []byte) (found marks) {
-	for rest := env; ; {
-		at := entry(rest, len(rest) == len(env), markerNeedle)
+	for from := 0; ; {
+		at := entry(env, from, markerNeedle)
 		if at < 0 {
 			break
 		}
-		rest = rest[at:]
-		end := bytes.IndexByte(rest, 0)
-		if end < 0 {
-			end = len(rest)
+		end := at + bytes.IndexByte(env[at:], 0)
+		if end < at {
+			end = len(env)
 		}
-		found.take(rest[:end])
-		rest = rest[end:] // keeps the NUL that begins the next entry
+		found.take(env[at:end])
+		from = end
 	}
 	for _, n := range m.env {
-		if at := entry(env, true, n.text); at >= 0 && found.rule == "" {
-			v := env[at+len(n.text)-1:]
+		if at := entry(env, 0, n.text); at >= 0 && found.rule == "" {
+			v := env[at+len(n.text):]
 			if end := bytes.IndexByte(v, 0); end >= 0 {
 				v = v[:end]
 			}
@@ -110,16 +109,19 @@ func (m *matcher) searchEnviron(env []byte) (found marks) {
 	return found
 }
 
-// entry returns the offset behind the NUL of the first entry that begins with needle[1:], -1 when there
-// is none. first says that env begins with an entry, not with the NUL that ends one.
-func entry(env []byte, first bool, needle []byte) int {
-	if first && bytes.HasPrefix(env, needle[1:]) {
-		return 0
+// entry returns where in env[from:] an entry begins with needle, -1 when none does. The NUL before it is
+// no part of what is searched for: the first byte of a needle should be a rare one.
+func entry(env []byte, from int, needle []byte) int {
+	for {
+		i := bytes.Index(env[from:], needle)
+		if i < 0 {
+			return -1
+		}
+		if at := from + i; at == 0 || env[at-1] == 0 {
+			return at
+		}
+		from += i + 1
 	}
-	if i := bytes.Index(env, needle); i >= 0 {
-		return i + 1
-	}
-	return -1
 }
 
 // take keeps entry, "NAME=value", if it is the first one of a marker.

@@ -71,14 +71,19 @@ func (r *reader) ofThread(pid, tid int, file string) []byte {
 
 // slurp reads a file whole into *buf, which grows up to limit bytes. more says that it is longer still.
 //
-// environ_read (fs/proc/base.c) copies everything that fits in one call, so a short read of an environment
-// is its end: whole is false for it. Files made by seq_file may return less than they hold.
+// environ_read (fs/proc/base.c) copies everything that fits in one call, and stat is one record: a short
+// read is their end, and whole is false. Other files made by seq_file may return less than they hold.
 func slurp(dir int, path []byte, buf *[]byte, limit int, whole bool) (n int, more bool, errno syscall.Errno) {
 	fd, errno := openat(dir, path, 0)
 	if errno != 0 {
 		return 0, false, errno
 	}
-	defer unix.Close(fd)
+	n, more, errno = slurpOpen(fd, buf, limit, whole)
+	closeQuick(fd)
+	return n, more, errno
+}
+
+func slurpOpen(fd int, buf *[]byte, limit int, whole bool) (n int, more bool, errno syscall.Errno) {
 	for {
 		got, errno := read(fd, (*buf)[n:])
 		if errno != 0 {
@@ -99,12 +104,12 @@ func slurp(dir int, path []byte, buf *[]byte, limit int, whole bool) (n int, mor
 	}
 }
 
-// outcome is what examine found out about one pid.
+// outcome is what examine found out about one pid. It is small because nearly all of them say plain.
 type outcome struct {
 	what   what
-	proc   Proc
-	opaque Opaque
-	err    error // what is fatal: no process was the reason
+	proc   *Proc   // of a hit
+	opaque *Opaque // of a blind one
+	err    error   // what is fatal: no process was the reason
 }
 
 type what uint8
@@ -186,7 +191,7 @@ func (r *reader) argvRule(dir int, path []byte) (rule string, value []byte) {
 
 // empty finds out why an environment read as empty.
 func (r *reader) empty(pid, tid int) (o outcome, done bool) {
-	n, _, errno := slurp(r.root, r.of(pid, "/stat"), &r.small, len(r.small), true)
+	n, _, errno := slurp(r.root, r.of(pid, "/stat"), &r.small, len(r.small), false)
 	if errno == unix.ENOENT || errno == unix.ESRCH {
 		return outcome{what: gone}, true
 	}
@@ -256,7 +261,7 @@ func (r *reader) remains(pid int, st *stat) outcome {
 	}
 	p.Comm, p.Cgroup = comm, string(path)
 	p.UID = r.uid(r.root, r.of(pid, "/status"))
-	return outcome{what: hit, proc: p}
+	return outcome{what: hit, proc: &p}
 }
 
 // cannotJudge reports a process that hides its markers, unless it is of somebody we cannot be.
@@ -265,7 +270,7 @@ func (r *reader) cannotJudge(pid int, why Reason) outcome {
 	if o.UID != UnknownUID && !r.s.inScope(o.UID) {
 		return outcome{what: outOfScope}
 	}
-	n, _, errno := slurp(r.root, r.of(pid, "/stat"), &r.small, len(r.small), true)
+	n, _, errno := slurp(r.root, r.of(pid, "/stat"), &r.small, len(r.small), false)
 	if errno == unix.ENOENT || errno == unix.ESRCH {
 		return outcome{what: gone}
 	}
@@ -279,7 +284,7 @@ func (r *reader) cannotJudge(pid int, why Reason) outcome {
 		path, _ := parseCgroup(r.small[:n])
 		o.Cgroup = string(path)
 	}
-	return outcome{what: blind, opaque: o}
+	return outcome{what: blind, opaque: &o}
 }
 
 // uid returns the effective uid that a status file names, UnknownUID when it cannot be read.
@@ -315,7 +320,7 @@ func (r *reader) confirm(pid, tid int) (o outcome, done bool) {
 	case !r.s.inScope(p.UID):
 		return outcome{what: outOfScope}, true
 	}
-	return outcome{what: hit, proc: p}, true
+	return outcome{what: hit, proc: &p}, true
 }
 
 // proc reads all facts of a process; tid is the thread whose environment answers for it. ESRCH when it
@@ -352,7 +357,7 @@ func (r *reader) proc(pid, tid int) (Proc, syscall.Errno) {
 
 // facts reads stat, status and cgroup of the process whose directory dir is.
 func (r *reader) facts(dir int, p *Proc) syscall.Errno {
-	n, _, errno := slurp(dir, statFile, &r.small, len(r.small), true)
+	n, _, errno := slurp(dir, statFile, &r.small, len(r.small), false)
 	if errno != 0 {
 		return errno
 	}

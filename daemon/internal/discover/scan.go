@@ -158,9 +158,9 @@ func (w *walk) readAll(ctx context.Context, r *reader, turn int, from int64) (pi
 			if !w.begin(turn, pid, next) {
 				return 0, nil
 			}
-			var o outcome
+			o := outcome{what: blind}
 			if w.s.isStalled(pid) {
-				o = outcome{what: blind, opaque: Opaque{PID: pid, UID: UnknownUID, Reason: Stalled}}
+				o.opaque = &Opaque{PID: pid, UID: UnknownUID, Reason: Stalled}
 			} else {
 				o = r.examine(pid)
 			}
@@ -195,28 +195,35 @@ func (w *walk) add(turn int, o *outcome) bool {
 	}
 	w.pid = 0
 	w.res.Scanned++
+	if o.what != plain {
+		w.res.count(o)
+	}
+	return true
+}
+
+// count adds what is not merely a process of no interest.
+func (r *Result) count(o *outcome) {
 	switch o.what {
 	case hit:
 		if o.proc.Zombie {
-			w.res.Zombies++
+			r.Zombies++
 		}
-		w.res.Procs = append(w.res.Procs, o.proc)
+		r.Procs = append(r.Procs, *o.proc)
 	case blind:
 		switch o.opaque.Reason {
 		case Unreadable:
-			w.res.Unreadable++
+			r.Unreadable++
 		case Empty:
-			w.res.Empty++
+			r.Empty++
 		}
-		w.res.Opaque = append(w.res.Opaque, o.opaque)
+		r.Opaque = append(r.Opaque, *o.opaque)
 	case gone:
-		w.res.Vanished++
+		r.Vanished++
 	case dead:
-		w.res.Zombies++
+		r.Zombies++
 	case outOfScope:
-		w.res.OutOfScope++
+		r.OutOfScope++
 	}
-	return true
 }
 
 // lastPID returns the pid given out last in our pid namespace, the fifth field of proc_loadavg(5).

@@ -48,7 +48,8 @@ type Scanner struct {
 	base  string
 	stall time.Duration
 
-	proven atomic.Bool // SelfTest has succeeded
+	proven     atomic.Bool  // SelfTest has succeeded
+	anyStalled atomic.Int32 // sum of stalled, read without mu for each process
 
 	mu      sync.Mutex
 	idle    *reader     // kept between calls, nil while it is out
@@ -119,6 +120,9 @@ func (s *Scanner) give(r *reader) {
 }
 
 func (s *Scanner) isStalled(pid int) bool {
+	if s.anyStalled.Load() == 0 {
+		return false
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.stalled[pid] > 0
@@ -127,6 +131,7 @@ func (s *Scanner) isStalled(pid int) bool {
 func (s *Scanner) markStalled(pid, by int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.anyStalled.Add(int32(by))
 	if s.stalled[pid] += by; s.stalled[pid] == 0 {
 		delete(s.stalled, pid)
 	}
@@ -145,7 +150,7 @@ func (s *Scanner) Look(ctx context.Context, pid int) (Proc, error) {
 				return p, nil
 			}
 		case hit:
-			return o.proc, nil
+			return *o.proc, nil
 		case fatal:
 			return Proc{}, o.err
 		case blind:

@@ -75,7 +75,7 @@ func TestEmptiness(t *testing.T) {
 func TestParseUID(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]uint32{
-		"Name:\ta\nUid:\t1\t1000\t3\t4\nGid:\t0\n": 1000,
+		"Name:\ta\nUid:\t1\t1000\t3\t4\nGid:\t0\n":  1000,
 		"Name:\tUid:\\n\nUid:\t1\t4294967294\t3\t4": 4294967294,
 		"Name:\ta\nUid:\t1\t4294967296\t3\t4":       UnknownUID,
 		"Name:\ta\nUid:\t1\n":                       UnknownUID,

@@ -5,6 +5,7 @@ package discovertest
 import (
 	"bufio"
 	_ "embed"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -162,6 +163,9 @@ func Main(m *testing.M, left func() []string) int {
 	code := m.Run()
 	if compiled.dir != "" {
 		_ = os.RemoveAll(compiled.dir)
+	}
+	if f := flag.Lookup("test.fuzz"); f != nil && f.Value.String() != "" {
+		return code // fuzzing has workers of its own
 	}
 	complaint := func() (all []string) {
 		if n := countFDs(); n > fds {

@@ -12,6 +12,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -79,10 +80,13 @@ static void unmap(void)
 		_exit(5);
 }
 
-// hopper is a chain: each link forks the next one and exits (case T21). Somebody must have bounded it by
-// a pids limit; the count is a second bound.
+// hopper is a chain: each link forks the next one and exits (case T21). It bounds itself, by number of
+// processes where it is not root's and by number of links everywhere.
 static void hopper(long usec)
 {
+	struct rlimit most = { 512, 512 };
+	if (setrlimit(RLIMIT_NPROC, &most) != 0)
+		_exit(6);
 	ready("ready", getpid());
 	for (long n = 0; n < 2000000; n++) {
 		pid_t pid = fork();
@@ -119,6 +123,36 @@ static void many(long n)
 		kill(pids[i], SIGKILL);
 	for (long i = 0; i < n; i++)
 		waitpid(pids[i], NULL, 0);
+	_exit(0);
+}
+
+// leave_zombie has a child that exits, in the cgroup dir if there is one, and is not waited for (case T25).
+static void leave_zombie(const char *dir)
+{
+	pid_t pid = fork();
+	if (pid == 0) {
+		if (*dir) {
+			char path[4096];
+			snprintf(path, sizeof path, "%s/cgroup.procs", dir);
+			int fd = open(path, O_WRONLY);
+			if (fd < 0 || write(fd, "0", 1) != 1)
+				_exit(8);
+		}
+		_exit(0);
+	}
+	siginfo_t info;
+	if (waitid(P_PID, pid, &info, WEXITED | WNOWAIT) != 0 || info.si_status != 0)
+		_exit(8);
+	ready("ready", pid);
+	hold();
+}
+
+// sleep_in_kernel waits for its vfork child, which no signal but a deadly one interrupts: state D.
+static void sleep_in_kernel(void)
+{
+	ready("ready", getpid());
+	if (vfork() == 0)
+		hold();
 	_exit(0);
 }
 
@@ -190,13 +224,9 @@ int main(int argc, char **argv)
 		pthread_create(&thread, NULL, hold_thread, NULL);
 		pthread_exit(NULL);
 	} else if (strcmp(role, "zombie") == 0) {
-		pid_t pid = fork();
-		if (pid == 0)
-			_exit(0);
-		siginfo_t info;
-		waitid(P_PID, pid, &info, WEXITED | WNOWAIT); // seen, not reaped (case T25)
-		ready("ready", pid);
-		hold();
+		leave_zombie(arg);
+	} else if (strcmp(role, "vfork") == 0) {
+		sleep_in_kernel();
 	} else if (strcmp(role, "ofd") == 0 || strcmp(role, "flock") == 0) {
 		lock(arg, strcmp(role, "flock") == 0);
 		ready("ready", getpid());

@@ -1,0 +1,214 @@
+package evidence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+
+	"github.com/berthd/berth/daemon/internal/discover"
+	"github.com/berthd/berth/daemon/internal/sys"
+	"github.com/berthd/berth/statefs/cgroupfs"
+)
+
+// Options of a Prober.
+type Options struct {
+	Tree    *cgroupfs.Tree // nil, or of mode none, where there are no cgroups
+	Scanner *discover.Scanner
+
+	// StateDir is the directory that all lock files lie below. It is opened once, so that a state
+	// directory which is unmounted, moved or replaced later is not taken for one without locks.
+	StateDir string
+}
+
+// Prober asks the witnesses. Its methods may be called by several goroutines at once. None of them
+// changes anything outside, and none fails: what could not be asked is unknown in the report.
+type Prober struct {
+	tree    *cgroupfs.Tree
+	scanner *discover.Scanner
+	state   *os.File
+	share   share
+}
+
+// NewProber opens the state directory.
+func NewProber(opt Options) (*Prober, error) {
+	if opt.Scanner == nil {
+		return nil, errors.New("making a prober: no scanner")
+	}
+	p := &Prober{tree: opt.Tree, scanner: opt.Scanner}
+	if opt.StateDir != "" {
+		var err error
+		if p.state, err = openDir(opt.StateDir); err != nil {
+			return nil, fmt.Errorf("making a prober: %w", err)
+		}
+	}
+	return p, nil
+}
+
+// Close gives the state directory's descriptor back.
+func (p *Prober) Close() error {
+	if p.state == nil {
+		return nil
+	}
+	return p.state.Close()
+}
+
+// Quick asks the leaf, the recorded process and the lock: some 20 µs, no scan. Where absence needs the
+// markers, or a held lock contradicts an empty leaf, its verdict is unknown, and Full may know more.
+func (p *Prober) Quick(ctx context.Context, s Subject) Report {
+	r := Report{Subject: s, At: sys.Now()}
+	r.Witnesses, _ = p.quick(ctx, &s)
+	r.conclude()
+	return r
+}
+
+// Full asks everything: what Quick asks, a marker scan (9 µs for each process of the machine, shared with
+// whoever asks at the same time), the holders of a lock that contradicts the leaf, the wrapper when it
+// was never recorded, and which processes no signal reaches. It ends soon after ctx does, with a verdict
+// that is never absent for that reason.
+func (p *Prober) Full(ctx context.Context, s Subject) Report {
+	r := Report{Subject: s, At: sys.Now()}
+	on := p.look(ctx, &r)
+	p.scan(ctx, &r)
+	p.findWrapper(ctx, &r, on)
+	r.conclude()
+	if r.Verdict == Absent {
+		// The scan took its time; the fence is asked once more behind it.
+		p.look(ctx, &r)
+		r.conclude()
+	}
+	p.listStuck(ctx, &r)
+	r.bound()
+	return r
+}
+
+// look asks the quick witnesses and settles a contradiction between them.
+func (p *Prober) look(ctx context.Context, r *Report) lockFile {
+	witnesses, on := p.quick(ctx, &r.Subject)
+	for i := range witnesses {
+		if witnesses[i].Name == Lock && p.contradicts(&r.Subject, witnesses, on) {
+			p.resolveLock(ctx, r, &witnesses[i], on)
+		}
+	}
+	r.Witnesses = append(r.Witnesses, witnesses...)
+	return on
+}
+
+// quick asks all witnesses that cost no scan.
+func (p *Prober) quick(ctx context.Context, s *Subject) ([]Witness, lockFile) {
+	var all []Witness
+	if s.fenced() {
+		all = append(all, p.askLeaf(s))
+	}
+	if len(s.CgroupPaths) > 0 {
+		all = append(all, askPaths(ctx, s.CgroupPaths))
+	}
+	if s.Wrapper.PID != 0 {
+		all = append(all, askPidfd(s.Wrapper))
+	}
+	var on lockFile
+	if s.LockPath != "" {
+		w := Witness{Name: Lock, At: sys.Now()}
+		w.Answer, on, w.Detail = p.askLock(s.LockPath)
+		all = append(all, w)
+	}
+	if s.Link != Unknown {
+		all = append(all, Witness{Name: Link, Answer: s.Link, At: s.LinkAt})
+	}
+	if s.Provider != Unknown {
+		all = append(all, Witness{Name: Provider, Answer: s.Provider, At: s.ProviderAt})
+	}
+	return all, on
+}
+
+// askLeaf asks the fence.
+func (p *Prober) askLeaf(s *Subject) Witness {
+	w := Witness{Name: Leaf, At: sys.Now()}
+	if p.tree == nil || p.tree.Mode() == cgroupfs.None {
+		w.Detail = "no cgroup tree now, there was one when the leaf was made"
+		return w
+	}
+	if p.tree.Inode() != s.LeafParentInode {
+		w.Detail = fmt.Sprintf("made below inode %d, the tree is %d now", s.LeafParentInode, p.tree.Inode())
+		return w
+	}
+	leaf, err := p.tree.Open(s.leafName())
+	var populated bool
+	if err == nil {
+		populated, err = leaf.Populated()
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		w.Answer, w.Detail = Absent, "gone"
+	case err != nil:
+		w.Detail = err.Error()
+	case populated:
+		w.Answer, w.Detail = Present, "populated 1"
+	default:
+		w.Answer, w.Detail = Absent, "populated 0"
+	}
+	return w
+}
+
+// conclude judges the witnesses. A wrapper that runs outside of its leaf is no exact match, although a
+// leaf with something else in it does not contradict it.
+func (r *Report) conclude() {
+	r.Judgement, r.Wrapper = Judge(r.Subject, r.Witnesses), nil
+	if r.Verdict != Present {
+		return
+	}
+	id := r.Subject.Wrapper
+	for _, e := range r.Escaped {
+		if e.PID == id.PID && e.StartTicks == id.StartTicks {
+			r.Verdict, r.Reason = Unknown, fmt.Sprintf("pidfd: process %d runs outside of its leaf, in %s", e.PID, e.Cgroup)
+			return
+		}
+	}
+	r.Wrapper = &id
+}
+
+// scan asks the markers.
+func (p *Prober) scan(ctx context.Context, r *Report) {
+	asked := sys.Now()
+	res, err := p.share.scan(ctx, p.scanner)
+	if err != nil {
+		r.Witnesses = append(r.Witnesses, Witness{Name: Markers, At: asked, Detail: err.Error()})
+		return
+	}
+	h := r.Subject.sort(res, p.leafOf, sessionOf)
+	r.Witnesses = append(r.Witnesses, r.Subject.markers(h, res))
+	r.Members, r.Escaped, r.Legacy, r.Others, r.Zombies = h.members, h.escaped, h.legacy, h.others, h.zombies
+	r.Forged = append(r.Forged, h.forged...)
+	r.Opaque = h.opaque
+	r.Scan = &Scan{At: res.At, Took: res.Took, Scanned: res.Scanned, Quiet: res.Quiet}
+}
+
+func (p *Prober) leafOf(cgroup string) (string, bool) {
+	if p.tree == nil || cgroup == "" {
+		return "", false
+	}
+	leaf, ok := p.tree.LeafOfPath(cgroup)
+	return leaf, ok
+}
+
+func sessionOf(leaf string) string {
+	session, _, _ := cgroupfs.ParseLeafName(leaf)
+	return session
+}
+
+// bound keeps a report from growing with an attack on it.
+func (r *Report) bound() {
+	for _, list := range []*[]discover.Proc{&r.Members, &r.Escaped, &r.Forged, &r.Legacy, &r.Others, &r.Zombies} {
+		if len(*list) > maxListed {
+			*list = slices.Clone((*list)[:maxListed])
+		}
+	}
+	if len(r.Stuck) > maxListed {
+		r.Stuck = slices.Clone(r.Stuck[:maxListed])
+	}
+	if len(r.Opaque) > maxListed {
+		r.Opaque = slices.Clone(r.Opaque[:maxListed])
+	}
+}
