@@ -129,6 +129,20 @@ func TestLastAttemptExpires(t *testing.T) {
 	if !s.Stop.Stuck || now != s.Stop.ExhaustedAt+r.RecheckEvery {
 		t.Fatalf("at %s: %+v", now, s)
 	}
+	// The worker is waited for also when nothing is looked at any more, and after
+	// a look that is due at the same time or earlier.
+	for _, c := range []struct {
+		recheck, at time.Duration
+		want        EventKind
+	}{{0, t1, WorkerStuck}, {t1 - 1, t1 - 1, RecheckDue}, {t1, t1, WorkerStuck}, {t1 + 1, t1, WorkerStuck}} {
+		s := example(Quarantined, WorkerStuck)
+		s.Stop.NextRecheckAt = c.recheck
+		at, ok := r.NextDeadline(s)
+		e, due := r.Due(s, at)
+		if !ok || !due || at != c.at || e.Kind != c.want {
+			t.Errorf("recheck at %s: next at %s %s, not %s", c.recheck, at, e.Kind, c.want)
+		}
+	}
 }
 
 // TestStuckWorkerGoesOn: a worker that the kernel holds quarantines the lease
