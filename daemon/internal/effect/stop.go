@@ -20,6 +20,8 @@ const (
 	// wrapperLeave is how long a wrapper may take, after its agent is gone, to
 	// drain the output, write the exit record and leave.
 	wrapperLeave = 2 * time.Second
+	// pollPause is the time between two looks at a wrapper that is leaving.
+	pollPause = 5 * time.Millisecond
 	// confirmPause is the time between two looks at what was killed.
 	confirmPause = 20 * time.Millisecond
 )
@@ -31,7 +33,11 @@ func (h *Host) Stop(ctx context.Context, p engine.StopPlan) engine.StopResult {
 	if p.Whole {
 		p.Subject.Instance, p.Subject.Generation = "", 0
 	}
+	p.Subject.Link = evidence.Unknown // what it was when the attempt began is no evidence of its end
 	h.announce(&p)
+	if p.Subject.Weak && p.Link != nil {
+		h.leaveToWrapper(ctx, &p)
+	}
 	leaves, err := h.leavesOf(&p)
 	if err != nil {
 		return engine.StopResult{Report: h.Observe(ctx, p.Subject, false), Err: err}
@@ -62,6 +68,24 @@ func (h *Host) announce(p *engine.StopPlan) {
 	_ = p.Link.Send(wire.Frame{Kind: wire.KindStop, Stop: &wire.Stop{ // it may be gone
 		Reason: p.Reason, By: p.By, Grace: p.Grace, Signal: p.Subject.Weak,
 	}})
+}
+
+// leaveToWrapper waits, where there is no leaf, for the wrapper to run the
+// ladder on its descendants, which only it can list, and to write the exit
+// record. What is left when it is gone, or overdue, is found by its marker.
+func (h *Host) leaveToWrapper(ctx context.Context, p *engine.StopPlan) {
+	waitFor(ctx, p.Grace+wrapperLeave, func(ctx context.Context) error {
+		for {
+			if seen, _, err := sys.Observe(p.Subject.Wrapper); err == nil && seen != sys.Alive {
+				return nil
+			}
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(pollPause):
+			}
+		}
+	})
 }
 
 // leavesOf opens the leaf that the lease names and, for the whole session,

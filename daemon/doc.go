@@ -1,0 +1,58 @@
+// Package daemon is a map of berthd and its wrapper; there is no code here.
+//
+// # Processes
+//
+// berthd is one process. It starts one berth-wrap for each running session and
+// one plugin for each sandbox provider. A wrapper outlives the daemon: it holds
+// its generation's lock, its agent, its output and its exit record, and calls
+// the daemon home for ever.
+//
+// # Data flow
+//
+//	operators' socket ─ rpc.Server ─ api ──request──▶ engine.Run ──▶ journal (one fsync a batch)
+//	                                  ▲                   │  publishes a snapshot, then
+//	                                  └────reads──────────┤  starts effects
+//	                                                      ▼
+//	wrappers' socket ── link.Server ──hello──▶ engine   effect.Host: launch, stop ladder, witnesses,
+//	pidfds ─ spawn.Watcher ──exited──▶ engine            release, deletion; one result each ──▶ engine
+//
+// A request is decided by the engine's goroutine alone: it reduces the
+// session's lease (package lease, pure), appends the new value to the journal,
+// and only when that is on disk answers, and starts what the lease asks for.
+// Reads never enter that goroutine: they use the newest published snapshot.
+//
+// # Who owns which goroutine
+//
+//	engine.Run           the state; the effects that it starts, which it waits for
+//	link.Server          one goroutine for each connected wrapper
+//	spawn.Watcher        two, for all pidfds
+//	plugins/host         one for each provider
+//	rpc.Server           net/http's, one for each connection
+//	journal              one, which prepares segments ahead of need
+//	daemon.Run           starts and ends all of the above, in order
+//
+// # Packages
+//
+//	lease, admit         pure decisions: a state and an event, numbers and marks
+//	engine               the only goroutine that changes durable state; recovery
+//	effect               what the engine decides, done: processes, cgroups, plugins, files
+//	link                 the daemon's end of the wrappers' socket
+//	evidence, discover   witnesses and their verdict; the scan of /proc
+//	spawn, sys           starting parked wrappers and watching them; identities, epochs, clocks
+//	api                  requests and replies of the operators' socket
+//	wrap                 the wrapper's program
+//	config, daemon       settings; putting it all together
+//	daemontest           the real daemon under test, and the checks all such tests share
+//
+// Which package may import which is in imports_test.go.
+//
+// # Where each promise is tested
+//
+//	at most one live wrapper      daemontest TestCrash (sampled each ms), lease walks, TestOneWrapper
+//	nothing acknowledged is lost  daemontest TestCrash, journal's kill and power-cut tests
+//	persist, then act             engine's model test
+//	strangers are never signalled sys, evidence, daemontest TestStranger…
+//	generations never fall        lease walks, engine and daemontest damage tests
+//	nothing is left behind        every test of daemontest, at its end
+//	reads never wait              daemontest TestStopped…, TestReads…
+package daemon

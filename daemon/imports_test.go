@@ -1,0 +1,94 @@
+package daemon
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/berthd/berth/"
+
+// allowed lists, for each package of this module that others build on, the
+// packages of this module that it may import. What is not listed may import
+// nothing of ours. Tests are free.
+var allowed = map[string][]string{
+	"daemon/cmd/berthd":     {"daemon/internal/daemon"},
+	"daemon/cmd/berth-wrap": {"daemon/internal/wrap"},
+	"daemon/internal/daemon": {
+		"daemon/internal/admit", "daemon/internal/api", "daemon/internal/config", "daemon/internal/discover",
+		"daemon/internal/effect", "daemon/internal/engine", "daemon/internal/evidence", "daemon/internal/lease",
+		"daemon/internal/link", "daemon/internal/spawn", "daemon/internal/sys", "plugins/host", "rpc",
+		"statefs", "statefs/cgroupfs", "statefs/journal",
+	},
+	"daemon/internal/api": {
+		"daemon/internal/admit", "daemon/internal/discover", "daemon/internal/engine", "daemon/internal/evidence",
+		"daemon/internal/lease", "daemon/internal/link", "daemon/internal/sys", "plugins/host", "plugins/sandbox",
+		"rpc", "rpc/wire", "statefs", "statefs/journal", "statefs/record", "statefs/spool",
+	},
+	"daemon/internal/engine": {
+		"daemon/internal/admit", "daemon/internal/evidence", "daemon/internal/lease", "daemon/internal/sys",
+		"rpc/wire", "statefs/cgroupfs", "statefs/journal", "statefs/record",
+	},
+	"daemon/internal/effect": {
+		"daemon/internal/discover", "daemon/internal/engine", "daemon/internal/evidence", "daemon/internal/link",
+		"daemon/internal/spawn", "daemon/internal/sys", "plugins/sandbox", "rpc", "rpc/wire", "statefs",
+		"statefs/cgroupfs", "statefs/record",
+	},
+	"daemon/internal/link":       {"daemon/internal/engine", "daemon/internal/sys", "rpc/wire"},
+	"daemon/internal/evidence":   {"daemon/internal/discover", "daemon/internal/sys", "statefs/cgroupfs"},
+	"daemon/internal/discover":   {"daemon/internal/sys"},
+	"daemon/internal/spawn":      {"daemon/internal/sys"},
+	"daemon/internal/wrap":       {"daemon/internal/sys", "plugins/sandbox", "rpc/wire", "statefs", "statefs/cgroupfs", "statefs/spool"},
+	"daemon/internal/daemontest": {"rpc", "rpc/client", "statefs/cgroupfs"},
+
+	"plugins/host":                      {"plugins/sandbox", "plugins/sandbox/serve"},
+	"plugins/process":                   {"plugins/sandbox"},
+	"plugins/sandbox/serve":             {"plugins/sandbox", "plugins/sandbox/serve/proto"},
+	"plugins/sandbox/sandboxtest":       {"plugins/host", "plugins/sandbox", "plugins/sandbox/serve"},
+	"plugins/cmd/berth-sandbox-process": {"plugins/process", "plugins/sandbox", "plugins/sandbox/serve"},
+
+	"statefs/statefstest": {"statefs/journal"},
+
+	"rpc/client":           {"rpc"},
+	"rpc/internal/rpctest": {"rpc"},
+	"rpc/internal/cli":     {"rpc", "rpc/client", "rpc/wire", "statefs", "statefs/journal", "statefs/record", "statefs/spool"},
+	"rpc/cmd/berthctl":     {"rpc/internal/cli"},
+}
+
+// TestImportDirections keeps the arrows of the map pointing one way: pure
+// packages stay pure, and the wrapper stays small.
+func TestImportDirections(t *testing.T) {
+	t.Parallel()
+	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}}|{{join .Imports " "}}`, module+"...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(out)) {
+		path, imports, _ := strings.Cut(strings.TrimSpace(line), "|")
+		name := strings.TrimPrefix(path, module)
+		for _, imported := range strings.Fields(imports) {
+			ours, ok := strings.CutPrefix(imported, module)
+			if ok && !slices.Contains(allowed[name], ours) {
+				t.Errorf("%s imports %s, which is not in the table", name, ours)
+			}
+		}
+	}
+}
+
+// TestPurePackages: no clock, disk, context, logger or randomness.
+func TestPurePackages(t *testing.T) {
+	t.Parallel()
+	pure := []string{"errors", "fmt", "time", "strconv", "strings", "math", "math/bits", "cmp", "slices"}
+	for _, name := range []string{"daemon/internal/lease", "daemon/internal/admit"} {
+		out, err := exec.Command("go", "list", "-f", `{{join .Imports " "}}`, module+name).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, imported := range strings.Fields(string(out)) {
+			if !slices.Contains(pure, imported) {
+				t.Errorf("%s imports %s", name, imported)
+			}
+		}
+	}
+}

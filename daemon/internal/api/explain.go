@@ -1,0 +1,184 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/berthd/berth/daemon/internal/discover"
+	"github.com/berthd/berth/daemon/internal/engine"
+	"github.com/berthd/berth/daemon/internal/evidence"
+	"github.com/berthd/berth/daemon/internal/lease"
+	"github.com/berthd/berth/daemon/internal/sys"
+	"github.com/berthd/berth/rpc"
+	"github.com/berthd/berth/statefs/record"
+)
+
+// explainBound bounds the look at the witnesses for explain.
+const explainBound = 5 * time.Second
+
+// Explain asks every witness now and says what they answer. It changes nothing
+// and works for sessions under deletion and for tombstones.
+func (a *API) Explain(ctx context.Context, p rpc.Peer, session string) (rpc.ExplainReply, error) {
+	if tomb, ok := a.opts.Engine.Snapshot().Tombstones.Get([]byte(session)); ok && may(p, tomb.UID) {
+		if _, live := a.opts.Engine.View(session); !live {
+			t := tombstoneOf(tomb)
+			return rpc.ExplainReply{
+				Tombstone: t, Verdict: "absent", Witnesses: []rpc.Witness{},
+				Notes: []string{"the session was deleted; its id is spent until the tombstone expires"},
+			}, nil
+		}
+	}
+	v, err := a.view(p, session, true)
+	if err != nil {
+		return rpc.ExplainReply{}, err
+	}
+	ctx, cancel := bound(ctx, explainBound)
+	defer cancel()
+	report := a.opts.Prober.Full(ctx, v.Subject)
+	reply := explained(&report)
+	shown := sessionOf(v)
+	reply.Session, reply.Spec = &shown, specOf(v.Spec)
+	reply.Notes = append(notes(v), reply.Notes...)
+	reply.Leaf = v.Lease.Wrapper.Leaf
+	for _, d := range v.Lease.Debts {
+		reply.Debts = append(reply.Debts, fmt.Sprintf("provider %s owes the release of %s (tries %d, last error %q)",
+			d.Provider, d.Handle, d.Attempts, d.LastError))
+	}
+	return reply, nil
+}
+
+// explained is an evidence report as the API shows it.
+func explained(r *evidence.Report) rpc.ExplainReply {
+	reply := rpc.ExplainReply{Verdict: r.Verdict.String(), Strength: r.Strength, Witnesses: []rpc.Witness{}}
+	now := sys.Now()
+	for _, w := range r.Witnesses {
+		reply.Witnesses = append(reply.Witnesses, rpc.Witness{
+			Name: w.Name, Answer: w.Answer.String(), AgeSeconds: max(now-w.At, 0).Seconds(), Detail: w.Detail,
+		})
+	}
+	if r.Reason != "" {
+		reply.Notes = append(reply.Notes, r.Reason)
+	}
+	add := func(kind string, procs []discover.Proc) {
+		for i := range procs {
+			reply.Processes = append(reply.Processes, processOf(&procs[i], kind))
+		}
+	}
+	add("member", r.Members)
+	add("escaped", r.Escaped)
+	add("forged", r.Forged)
+	add("legacy", r.Legacy)
+	add("other", r.Others)
+	add("zombie", r.Zombies)
+	for i := range r.Stuck {
+		p := processOf(&r.Stuck[i].Proc, "stuck")
+		p.Detail = "uninterruptible sleep in " + r.Stuck[i].Wchan
+		reply.Processes = append(reply.Processes, p)
+	}
+	return reply
+}
+
+func processOf(p *discover.Proc, kind string) rpc.Process {
+	return rpc.Process{
+		PID: p.PID, UID: p.UID, Comm: p.Comm, Session: p.Session, Instance: p.Instance,
+		Generation: p.Generation, Kind: kind, Zombie: p.Zombie, Cgroup: p.Cgroup,
+	}
+}
+
+// notes say in words what is missing and what would resolve it.
+func notes(v *engine.View) []string {
+	var out []string
+	note := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	if v.Lease.Unreadable != "" {
+		note("%s", v.Lease.Unreadable)
+	}
+	switch {
+	case v.State.Kind == lease.Quarantined:
+		note("nothing is launched or signalled any more; a look that finds nothing frees the session, "+
+			"\"berthctl stop %s\" makes berth look now, \"berthctl lease resolve %s\" decides by hand", v.Lease.Session, v.Lease.Session)
+	case v.State.Cleaning():
+		note("a stop is owed (%s), %d attempts so far", v.State.Stop.Reason, v.State.Stop.Attempts)
+	case v.State.Owned() && v.Link == nil:
+		note("the wrapper is not connected (%s)", orNone(string(v.Adoption)))
+	}
+	if v.Spec == nil {
+		note("the specification cannot be read: the session can be stopped and deleted, not started")
+	}
+	if d := v.Lease.Deletion; d != nil {
+		note("deletion was asked for by %s, next step %q", orNone(d.By), d.Step)
+		if d.LastError != "" {
+			note("the deletion is held up after %d tries: %s", d.Attempts, d.LastError)
+		}
+	}
+	return out
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "nobody"
+	}
+	return s
+}
+
+func specOf(s *record.Spec) *rpc.SessionSpec {
+	if s == nil {
+		return nil
+	}
+	out := &rpc.SessionSpec{
+		Command: s.Command, Env: s.Env, Workspace: s.Workspace, Provider: s.Provider, Terminal: s.Terminal,
+		Rows: s.Rows, Cols: s.Cols, ReserveBytes: &s.ReserveBytes, ReserveInodes: &s.ReserveInodes,
+		Limits: rpc.Limits{
+			Processes: s.MaxProcesses, MemoryBytes: s.MaxMemoryBytes,
+			CPUPercent: s.MaxCPUPercent, OpenFiles: s.MaxOpenFiles,
+		},
+	}
+	if s.Grace >= 0 {
+		seconds := s.Grace.Seconds()
+		out.GraceSeconds = &seconds
+	}
+	return out
+}
+
+// tombstoneOf is a tombstone as the API shows it, with the evidence that was
+// recorded; age is not shown since boot times have passed.
+func tombstoneOf(t *record.Tombstone) *rpc.Tombstone {
+	out := &rpc.Tombstone{
+		Session: t.Session, LastGeneration: t.LastGeneration, Reason: t.Reason, By: t.By, At: t.Wall,
+	}
+	var r evidence.Report
+	if len(t.Evidence) > 0 && json.Unmarshal(t.Evidence, &r) == nil {
+		shown := explained(&r)
+		for i := range shown.Witnesses {
+			shown.Witnesses[i].AgeSeconds = time.Since(t.Wall).Seconds()
+		}
+		out.Evidence = &shown
+	}
+	return out
+}
+
+// findInstance finds the one wrapper of a session that an operator wants to
+// adopt.
+func (a *API) findInstance(ctx context.Context, v *engine.View) (lease.Instance, error) {
+	ctx, cancel := bound(ctx, explainBound)
+	defer cancel()
+	result, err := a.opts.Scanner.Scan(ctx)
+	if err != nil {
+		return lease.Instance{}, fmt.Errorf("scanning for the session's wrapper: %w", err)
+	}
+	found := map[lease.Instance]bool{}
+	for _, p := range result.Procs {
+		if p.Kind == discover.Member && p.Session == v.Lease.Session && !p.Zombie {
+			found[lease.Instance{ID: p.Instance, Generation: p.Generation}] = true
+		}
+	}
+	if len(found) != 1 {
+		return lease.Instance{}, rpc.Errorf(rpc.CodeNotRunning,
+			"%d instances of session %q are running; exactly one can be adopted", len(found), v.Lease.Session)
+	}
+	for i := range found {
+		return i, nil
+	}
+	panic("internal error: one is not none")
+}

@@ -1,0 +1,301 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"time"
+
+	"github.com/berthd/berth/daemon/internal/engine"
+	"github.com/berthd/berth/daemon/internal/lease"
+	"github.com/berthd/berth/daemon/internal/sys"
+	"github.com/berthd/berth/rpc"
+	"github.com/berthd/berth/rpc/wire"
+	"github.com/berthd/berth/statefs/record"
+)
+
+// inputBound bounds the wait for a wrapper to take input.
+const inputBound = 10 * time.Second
+
+// List lists the sessions that the peer may see.
+func (a *API) List(_ context.Context, p rpc.Peer) (rpc.ListReply, error) {
+	snapshot := a.opts.Engine.Snapshot()
+	reply := rpc.ListReply{State: settledState(snapshot), Sessions: []rpc.Session{}}
+	snapshot.Sessions.Root().Walk(func(_ []byte, v *engine.View) bool {
+		if may(p, v.Lease.UID) && v.Lease.Deletion == nil {
+			reply.Sessions = append(reply.Sessions, sessionOf(v))
+		}
+		return false
+	})
+	return reply, nil
+}
+
+func settledState(s *engine.Snapshot) string {
+	if s.Settled {
+		return "ready"
+	}
+	return "reconciling"
+}
+
+// Get returns one session.
+func (a *API) Get(_ context.Context, p rpc.Peer, session string) (rpc.Session, error) {
+	v, err := a.view(p, session, false)
+	if err != nil {
+		return rpc.Session{}, err
+	}
+	return sessionOf(v), nil
+}
+
+// Wait returns when nothing of the session lives any more.
+func (a *API) Wait(ctx context.Context, p rpc.Peer, session string) (rpc.WaitReply, error) {
+	if _, err := a.view(p, session, false); err != nil {
+		return rpc.WaitReply{}, err
+	}
+	v, gone, err := a.opts.Engine.Await(ctx, session, func(v *engine.View) bool {
+		return v.State.Vacant() || v.State.Kind == lease.Quarantined || v.Lease.Deletion != nil
+	})
+	if err != nil {
+		return rpc.WaitReply{}, refuse(err)
+	}
+	if gone || v.Lease.Deletion != nil {
+		_, err := a.view(p, session, false)
+		return rpc.WaitReply{}, err
+	}
+	return rpc.WaitReply{Session: sessionOf(v)}, nil
+}
+
+// Stop asks for the session's end, and with Wait waits for it.
+func (a *API) Stop(ctx context.Context, p rpc.Peer, session string, req rpc.StopRequest) (rpc.StopReply, error) {
+	if _, err := a.view(p, session, false); err != nil {
+		return rpc.StopReply{}, err
+	}
+	err := a.opts.Engine.Stop(ctx, engine.StopRequest{
+		Session: session, CallerUID: p.UID, Key: req.Key, By: by(p), Why: req.Why,
+		Digest: digest([]string{session, "stop"}), Any: p.Role == rpc.RoleOperator,
+	})
+	if err != nil {
+		return rpc.StopReply{}, refuse(err)
+	}
+	if req.Wait {
+		reply, err := a.Wait(ctx, p, session)
+		return rpc.StopReply(reply), err
+	}
+	v, err := a.view(p, session, false)
+	if err != nil {
+		return rpc.StopReply{}, err
+	}
+	return rpc.StopReply{Session: sessionOf(v)}, nil
+}
+
+// Delete puts the intent on disk, and with Wait waits for the tombstone or for
+// what holds the deletion up.
+func (a *API) Delete(ctx context.Context, p rpc.Peer, session string, req rpc.DeleteRequest) (rpc.DeleteReply, error) {
+	if err := a.degraded.Load(); err != nil {
+		return rpc.DeleteReply{}, rpc.Errorf(rpc.CodeDegraded, "nothing is deleted while other processes cannot be read: %v", *err)
+	}
+	v, err := a.view(p, session, true)
+	if err != nil {
+		if tomb, ok := a.opts.Engine.Snapshot().Tombstones.Get([]byte(session)); ok && may(p, tomb.UID) && req.Key != "" {
+			return rpc.DeleteReply{Tombstone: tombstoneOf(tomb)}, nil // a repeat of what was done
+		}
+		return rpc.DeleteReply{}, err
+	}
+	if !req.Discard && v.Lease.Deletion == nil {
+		if err := hasWork(&v.Lease); err != nil {
+			return rpc.DeleteReply{}, err
+		}
+	}
+	err = a.opts.Engine.Delete(ctx, engine.DeleteRequest{
+		Session: session, CallerUID: p.UID, Key: req.Key, By: by(p), Discard: req.Discard,
+		Digest: digest([]any{session, "delete", req.Discard}), Any: p.Role == rpc.RoleOperator,
+	})
+	if err != nil {
+		return rpc.DeleteReply{}, refuse(err)
+	}
+	return a.deleted(ctx, session, req.Wait)
+}
+
+// deleted reports how far the deletion has come.
+func (a *API) deleted(ctx context.Context, session string, wait bool) (rpc.DeleteReply, error) {
+	v, gone, err := a.opts.Engine.Await(ctx, session, func(v *engine.View) bool {
+		held := v.State.Kind == lease.Quarantined || (v.Lease.Deletion != nil && v.Lease.Deletion.LastError != "")
+		return !wait || held
+	})
+	if err != nil {
+		return rpc.DeleteReply{}, refuse(err)
+	}
+	if gone {
+		tomb, ok := a.opts.Engine.Snapshot().Tombstones.Get([]byte(session))
+		if !ok {
+			return rpc.DeleteReply{}, rpc.Errorf(rpc.CodeNotFound, "session %q does not exist", session)
+		}
+		return rpc.DeleteReply{Tombstone: tombstoneOf(tomb)}, nil
+	}
+	return rpc.DeleteReply{Deleting: deletingOf(&v.Lease)}, nil
+}
+
+// hasWork refuses the deletion of a workspace that berth made and that holds
+// anything, unless the client agrees to lose it.
+func hasWork(l *record.Lease) error {
+	if !l.WorkspaceMade {
+		return nil
+	}
+	empty, err := isEmpty(l.Workspace)
+	if empty {
+		return nil
+	}
+	if err != nil {
+		return rpc.Errorf(rpc.CodeDirty, "workspace %q cannot be read (%v); say discard to lose what is in it", l.Workspace, err)
+	}
+	return rpc.Errorf(rpc.CodeDirty, "workspace %q is not empty; say discard to lose what is in it", l.Workspace)
+}
+
+// isEmpty reports whether a directory is missing or holds nothing.
+func isEmpty(dir string) (bool, error) {
+	f, err := os.Open(dir)
+	if os.IsNotExist(err) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	_, err = f.Readdirnames(1)
+	if errors.Is(err, io.EOF) {
+		return true, nil
+	}
+	return false, err
+}
+
+// Send gives bytes to the agent; the reply means that the wrapper has them.
+func (a *API) Send(ctx context.Context, p rpc.Peer, session string, req rpc.SendRequest) (rpc.SendReply, error) {
+	if len(req.Message) > keyMax {
+		return rpc.SendReply{}, rpc.Errorf(rpc.CodeInvalidRequest, "message: %d bytes, at most %d", len(req.Message), keyMax)
+	}
+	v, err := a.view(p, session, false)
+	if err != nil {
+		return rpc.SendReply{}, err
+	}
+	if !v.State.Owned() {
+		return rpc.SendReply{}, rpc.Errorf(rpc.CodeNotRunning, "session %q is %s, not running", session, v.State.Kind)
+	}
+	if v.Link == nil {
+		return rpc.SendReply{}, &rpc.Error{
+			Code: rpc.CodeUnreachable, Message: "the wrapper of session \"" + session + "\" is not connected now",
+			Retryable: true, RetryAfter: time.Second,
+		}
+	}
+	ctx, cancel := bound(ctx, inputBound)
+	defer cancel()
+	_, err = v.Link.Request(ctx, wire.Frame{Kind: wire.KindInput, Input: &wire.Input{
+		Message: req.Message, Data: req.Data, EOF: req.EOF,
+	}})
+	if err != nil {
+		return rpc.SendReply{}, &rpc.Error{
+			Code: rpc.CodeUnreachable, Message: "session \"" + session + "\": " + err.Error(), Retryable: true,
+		}
+	}
+	return rpc.SendReply{Generation: v.State.Instance.Generation}, nil
+}
+
+// Resolve carries out an operator's decision on a quarantined session.
+func (a *API) Resolve(ctx context.Context, p rpc.Peer, session string, req rpc.ResolveRequest) (rpc.Session, error) {
+	v, err := a.view(p, session, true)
+	if err != nil {
+		return rpc.Session{}, err
+	}
+	if !req.Verified || req.Why == "" || (req.Action != "adopt" && req.Action != "abandon") {
+		return rpc.Session{}, rpc.Errorf(rpc.CodeInvalidRequest,
+			"action must be adopt or abandon, verified must be true, and why must say what was looked at")
+	}
+	resolve := engine.ResolveRequest{Session: session, Adopt: req.Action == "adopt", By: by(p), Why: req.Why}
+	if resolve.Adopt {
+		if resolve.Found, err = a.findInstance(ctx, v); err != nil {
+			return rpc.Session{}, err
+		}
+	}
+	if err := a.opts.Engine.Resolve(ctx, resolve); err != nil {
+		return rpc.Session{}, refuse(err)
+	}
+	if v, ok := a.opts.Engine.View(session); ok {
+		return sessionOf(v), nil
+	}
+	return rpc.Session{}, nil
+}
+
+// sessionOf is a view as the API shows it.
+func sessionOf(v *engine.View) rpc.Session {
+	l := &v.Lease
+	s := rpc.Session{
+		Session: l.Session, UID: l.UID, State: v.State.Kind.String(), NextGeneration: v.State.NextGeneration,
+		Instance: v.State.Instance.ID, Generation: v.State.Instance.Generation,
+		Workspace: l.Workspace, Adoption: string(v.Adoption), Problem: v.Problem,
+		LastChange: l.Wall, LastEvent: l.Event, ReservedBytes: l.ReservedBytes, ReservedInodes: l.ReservedInodes,
+		Exit: exitOf(l.Exit), Deleting: deletingOf(l),
+	}
+	if v.Spec != nil {
+		s.Provider, s.Command, s.Terminal = v.Spec.Provider, v.Spec.Command, v.Spec.Terminal
+	}
+	if !v.State.Vacant() {
+		s.PID, s.AgentPID = l.Wrapper.PID, l.Wrapper.AgentPID
+	}
+	if v.State.Owned() {
+		s.Link = "down"
+		if v.Link != nil {
+			s.Link = "up"
+		}
+	}
+	if v.State.Cleaning() {
+		s.Stop = stopOf(v)
+	}
+	return s
+}
+
+func stopOf(v *engine.View) *rpc.StopState {
+	stop := v.State.Stop
+	next := cmp.Or(stop.NextRecheckAt, stop.NextAttemptAt)
+	out := &rpc.StopState{
+		Instance: stop.Target.Instance.ID, Reason: stop.Reason.String(), Attempts: stop.Attempts,
+		LastError: stop.LastError, By: stop.By, Why: stop.Why,
+	}
+	if left := next - sys.Now(); next > 0 && left > 0 {
+		out.NextTryIn = left.Seconds()
+	}
+	return out
+}
+
+func deletingOf(l *record.Lease) *rpc.DeleteState {
+	d := l.Deletion
+	if d == nil {
+		return nil
+	}
+	return &rpc.DeleteState{Reason: d.Reason, Step: d.Step, Attempts: d.Attempts, LastError: d.LastError, Since: d.Wall}
+}
+
+func exitOf(x *record.Exit) *rpc.Exit {
+	if x == nil {
+		return nil
+	}
+	return &rpc.Exit{
+		Instance: x.Instance, Generation: x.Generation, Kind: x.Kind, Code: x.Code, Signal: x.Signal,
+		Unknown: x.Unknown, Reason: x.Reason, By: x.By, At: x.Wall,
+	}
+}
+
+// Events streams durable changes of the sessions that the peer may see.
+func (a *API) Events(ctx context.Context, p rpc.Peer, q rpc.EventsQuery, emit func(rpc.Event) error) error {
+	err := a.opts.Engine.Events(ctx, q.After, q.Follow, func(ev engine.Event) error {
+		gap := ev.Kind == engine.KindGap
+		if !gap && (!may(p, ev.UID) || (q.Session != "" && ev.Session != q.Session)) {
+			return nil
+		}
+		return emit(rpc.Event{
+			Seq: ev.Seq, At: ev.At, Session: ev.Session, Generation: ev.Generation, Instance: ev.Instance,
+			Kind: ev.Kind, State: ev.State, Reason: ev.Reason, By: ev.By, Detail: ev.Detail,
+			Exit: exitOf(ev.Exit), From: ev.From, To: ev.To,
+		})
+	})
+	return refuse(err)
+}

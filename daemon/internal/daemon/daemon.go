@@ -1,0 +1,313 @@
+// Package daemon puts berthd together: it opens what the configuration names,
+// in the order that the crash argument needs (lock, replay, publish, listen,
+// adopt), serves until it is told to end, and closes in reverse. Wrappers live
+// on when it ends.
+//
+// It makes no decision about sessions. daemon/cmd/berthd is its only caller.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/berthd/berth/daemon/internal/api"
+	"github.com/berthd/berth/daemon/internal/config"
+	"github.com/berthd/berth/daemon/internal/discover"
+	"github.com/berthd/berth/daemon/internal/effect"
+	"github.com/berthd/berth/daemon/internal/engine"
+	"github.com/berthd/berth/daemon/internal/evidence"
+	"github.com/berthd/berth/daemon/internal/link"
+	"github.com/berthd/berth/daemon/internal/spawn"
+	"github.com/berthd/berth/daemon/internal/sys"
+	"github.com/berthd/berth/plugins/host"
+	"github.com/berthd/berth/rpc"
+	"github.com/berthd/berth/statefs"
+	"github.com/berthd/berth/statefs/cgroupfs"
+	"github.com/berthd/berth/statefs/journal"
+	"github.com/hashicorp/go-hclog"
+)
+
+const (
+	// lockPatience bounds the wait for the lock of a daemon that was killed a
+	// moment ago, lockPoll is the time between two tries.
+	lockPatience = time.Second
+	lockPoll     = 2 * time.Millisecond
+	// selfTestBound bounds the proof that other processes can be read.
+	selfTestBound = 30 * time.Second
+	// shutdownBound bounds the end of what the operators' socket still serves.
+	shutdownBound = 5 * time.Second
+	// pluginBound bounds the plugins' end.
+	pluginBound = 10 * time.Second
+)
+
+// Daemon is one berthd between its start and its end.
+type Daemon struct {
+	cfg     config.Config
+	log     hclog.Logger
+	version string
+
+	epoch    string
+	dir      *statefs.Dir
+	journal  *journal.Journal
+	recovery journal.Recovery
+	loaded   *engine.Loaded
+	tree     *cgroupfs.Tree
+	mount    string
+	scanner  *discover.Scanner
+	prober   *evidence.Prober
+	watcher  *spawn.Watcher
+	plugins  *host.Host
+	links    *link.Server
+	engine   *engine.Engine
+	api      *api.API
+	server   *rpc.Server
+
+	operators, wrappers net.Listener
+	closers             []func() error
+}
+
+// SocketPath is the operators' socket of a configuration.
+func SocketPath(c *config.Config) string { return filepath.Join(c.RunDir, "berth.sock") }
+
+// Run starts the daemon and serves until ctx ends.
+func Run(ctx context.Context, cfg config.Config, version string, log hclog.Logger) (err error) {
+	d := &Daemon{cfg: cfg, log: log, version: version}
+	defer func() { err = errors.Join(err, d.close()) }()
+	started := time.Now()
+	if err := d.open(); err != nil {
+		return err
+	}
+	if err := d.build(started); err != nil {
+		return err
+	}
+	if err := d.listen(); err != nil {
+		return err
+	}
+	return d.serve(ctx, started)
+}
+
+// open takes the state directory's lock first, then replays the journal.
+func (d *Daemon) open() (err error) {
+	if d.epoch, err = sys.Epoch(); err != nil {
+		return err
+	}
+	if d.dir, err = openState(d.cfg.StateDir); err != nil {
+		return err
+	}
+	d.closers = append(d.closers, d.dir.Close)
+	d.loaded = engine.NewLoaded()
+	d.journal, d.recovery, err = journal.Open(d.dir.Journal(), journal.Options{}, d.loaded.Replay)
+	if err != nil {
+		return err
+	}
+	d.closers = append(d.closers, d.journal.Close)
+	d.loaded.Recovered(d.recovery)
+	for _, p := range d.loaded.Problems() {
+		d.log.Warn("recovering the journal", "problem", p)
+	}
+	parent := d.cfg.CgroupParent
+	d.mount, _ = cgroupfs.Detect()
+	if d.tree, err = cgroupfs.Open(parent, "berth-"+d.dir.HostID()[:12]); err != nil {
+		return err
+	}
+	d.closers = append(d.closers, d.tree.Close, func() error {
+		_ = d.tree.Remove() // only an empty one goes; it is made again at the next start
+		return nil
+	})
+	if d.tree.Mode() == cgroupfs.None {
+		d.log.Warn("running without cgroups: evidence is weak", "reason", d.tree.Reason())
+	}
+	return nil
+}
+
+// openState takes the state directory. A daemon that was killed while it
+// cloned a wrapper leaves its lock, for the moment until the clone's exec, with
+// the clone: that is waited for.
+func openState(path string) (*statefs.Dir, error) {
+	deadline := time.Now().Add(lockPatience)
+	for {
+		dir, err := statefs.Open(path)
+		if !errors.Is(err, statefs.ErrLocked) || time.Now().After(deadline) {
+			return dir, err
+		}
+		time.Sleep(lockPoll)
+	}
+}
+
+// build makes the parts; nothing of it touches a session yet.
+func (d *Daemon) build(started time.Time) (err error) {
+	if d.scanner, err = discover.NewScanner(discover.Options{
+		HostID: d.dir.HostID(), UIDs: scope(), CgroupBase: d.tree.ProcPath(),
+	}); err != nil {
+		return err
+	}
+	if d.prober, err = evidence.NewProber(evidence.Options{
+		Tree: d.tree, Scanner: d.scanner, StateDir: d.dir.Path(),
+	}); err != nil {
+		return err
+	}
+	d.closers = append(d.closers, d.prober.Close)
+	if d.watcher, err = spawn.NewWatcher(); err != nil {
+		return err
+	}
+	d.closers = append(d.closers, d.watcher.Close)
+	if d.plugins, err = d.newPlugins(); err != nil {
+		return err
+	}
+	d.links = link.New(link.Options{
+		HostID: d.dir.HostID(), Owner: (*owner)(d), Lost: d.cfg.Wrapper.LostAfter.D(),
+		CgroupOf: func(pid int) (string, error) { return cgroupfs.PathOf(pid, d.mount) },
+		Logger:   d.log.Named("link"),
+	})
+	d.engine = engine.New(d.engineOptions(), d.loaded)
+	d.loaded = nil // the engine has it; keep no second copy
+	return d.newAPI(started)
+}
+
+// scope is the uids whose processes the daemon can own: all for root, else
+// its own.
+func scope() []discover.UIDRange {
+	if os.Geteuid() == 0 {
+		return nil
+	}
+	uid := uint32(os.Geteuid())
+	return []discover.UIDRange{{First: uid, Last: uid}}
+}
+
+// listen opens both sockets.
+func (d *Daemon) listen() (err error) {
+	if err := os.MkdirAll(d.cfg.RunDir, 0o755); err != nil {
+		return fmt.Errorf("making the runtime directory: %w", err)
+	}
+	if d.wrappers, err = rpc.Listen(d.wrapSocket(), 0o600, -1); err != nil {
+		return err
+	}
+	d.closers = append(d.closers, d.wrappers.Close)
+	gid, err := d.socketGroup()
+	if err != nil {
+		return err
+	}
+	d.operators, err = rpc.Listen(SocketPath(&d.cfg), os.FileMode(d.cfg.Socket.Mode), gid)
+	if err != nil {
+		return err
+	}
+	d.closers = append(d.closers, ignoreClosed(d.operators.Close))
+	return nil
+}
+
+func (d *Daemon) wrapSocket() string { return filepath.Join(d.cfg.RunDir, "wrap.sock") }
+
+func ignoreClosed(f func() error) func() error {
+	return func() error {
+		if err := f(); !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		return nil
+	}
+}
+
+// serve runs everything until ctx ends, then ends it in reverse.
+func (d *Daemon) serve(ctx context.Context, started time.Time) error {
+	engineCtx, stopEngine := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopEngine()
+	failures := make(chan error, 4)
+	engineDone := make(chan error, 1)
+	go func() { engineDone <- d.engine.Run(engineCtx) }() // ended below
+	go d.exits()                                          // ends with the watcher
+	go func() { failures <- d.links.Serve(d.wrappers) }() // ends with the listener
+	go func() { failures <- d.server.Serve(d.operators) }()
+	d.plugins.Start(engineCtx)
+	go d.prove(engineCtx) // bounded
+	d.log.Info("serving", "socket", SocketPath(&d.cfg), "host", d.dir.HostID(), "cgroup", d.tree.Mode().String(),
+		"sessions", d.engine.Snapshot().Sessions.Len(), "took", time.Since(started).Round(time.Microsecond).String())
+
+	var failure error
+	select {
+	case <-ctx.Done():
+	case failure = <-failures:
+	case failure = <-engineDone:
+		engineDone <- failure
+	}
+	d.log.Info("ending; wrappers live on")
+	return errors.Join(failure, d.shutdown(stopEngine, engineDone))
+}
+
+func (d *Daemon) shutdown(stopEngine func(), engineDone <-chan error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownBound)
+	defer cancel()
+	serverErr := d.server.Shutdown(ctx)
+	stopEngine()
+	engineErr := <-engineDone
+	d.wrappers.Close()
+	d.links.Close()
+	ctx, cancel = context.WithTimeout(context.Background(), pluginBound)
+	defer cancel()
+	return errors.Join(serverErr, engineErr, d.plugins.Close(ctx))
+}
+
+func (d *Daemon) close() error {
+	var errs []error
+	for i := len(d.closers) - 1; i >= 0; i-- {
+		if err := d.closers[i](); err != nil && !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// exits passes the ends of held processes on.
+func (d *Daemon) exits() {
+	for exit := range d.watcher.Events() {
+		d.engine.Exited(exit.Key.(engine.WrapperKey))
+	}
+}
+
+// prove shows that markers of other processes can be read; without that the
+// daemon refuses deletes and says so.
+func (d *Daemon) prove(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, selfTestBound)
+	defer cancel()
+	if err := d.scanner.SelfTest(ctx); err != nil && ctx.Err() == nil {
+		d.log.Error("other processes' environments cannot be read: deletes are refused", "error", err)
+		d.api.SetDegraded(err)
+	}
+}
+
+// owner lets the link server ask the engine.
+type owner Daemon
+
+// Claim is what the published lease says of an instance.
+func (o *owner) Claim(key engine.WrapperKey) (link.Claim, bool) {
+	v, ok := o.engine.View(key.Session)
+	if !ok || v.State.Instance.ID != key.Instance || v.State.Instance.Generation != key.Generation {
+		return link.Claim{}, false
+	}
+	claim := link.Claim{TokenHash: v.Lease.Wrapper.TokenHash, Identity: v.Subject.Wrapper}
+	if leaf := v.Lease.Wrapper.Leaf; leaf != "" {
+		claim.WrapCgroup = filepath.Join(leaf, "wrap")
+	}
+	return claim, true
+}
+
+// Hello passes a proven wrapper to the engine.
+func (o *owner) Hello(ctx context.Context, h engine.Hello) error { return o.engine.Hello(ctx, h) }
+
+// LinkDown passes the end of a connection to the engine.
+func (o *owner) LinkDown(key engine.WrapperKey, l engine.Link) { o.engine.LinkDown(key, l) }
+
+// effects makes what the engine acts with.
+func (d *Daemon) effects() *effect.Host {
+	w := d.cfg.Wrapper
+	return effect.New(effect.Options{
+		HostID: d.dir.HostID(), UID: uint32(os.Geteuid()), Dir: d.dir, Tree: d.tree, Mount: d.mount,
+		Watcher: d.watcher, Links: d.links, Providers: d.plugins, Prober: d.prober,
+		WrapPath: d.cfg.WrapPath(), Socket: d.wrapSocket(), Launches: d.cfg.Sessions.Launches,
+		HeartbeatEvery: w.HeartbeatEvery.D(), SpoolFileBytes: w.SpoolFileBytes, SpoolFiles: w.SpoolFiles,
+		DrainTimeout: w.DrainTimeout.D(), KeepGenerations: d.cfg.Keep.Generations, Logger: d.log.Named("effect"),
+	})
+}

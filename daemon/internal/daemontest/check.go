@@ -1,0 +1,155 @@
+package daemontest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/berthd/berth/rpc"
+	"github.com/berthd/berth/statefs/cgroupfs"
+)
+
+func (h *Host) stop(session string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	_, _ = h.Client.Stop(ctx, session, rpc.StopRequest{Why: "the test ends"}) // StopAll looks again
+}
+
+// Leaks reports processes that carry the host's marker, and leaves, as they
+// are now that every session has ended.
+func (h *Host) Leaks() error {
+	var errs []error
+	deadline := time.Now().Add(5 * time.Second)
+	for {
+		procs, err := h.Marked()
+		if err != nil {
+			return err
+		}
+		if len(procs) == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			errs = append(errs, fmt.Errorf("processes %v carry the host's marker", procs))
+			break
+		}
+		time.Sleep(5 * time.Millisecond) // the poll's period
+	}
+	if base := h.CgroupBase(); base != "" {
+		if entries, err := os.ReadDir(base); err == nil {
+			for _, e := range entries {
+				if e.IsDir() {
+					errs = append(errs, fmt.Errorf("cgroup %s is left", filepath.Join(base, e.Name())))
+				}
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Marked lists the processes whose environment names the host, zombies aside.
+func (h *Host) Marked() ([]int, error) {
+	marker := []byte("BERTH_HOST=" + h.ID() + "\x00")
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		env, err := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
+		if err != nil || !bytes.Contains(append(env, 0), marker) {
+			continue
+		}
+		pids = append(pids, pid)
+	}
+	return pids, nil
+}
+
+// Wrappers lists, by session, the generations whose wrapper lives at this
+// moment, from the cgroup tree alone.
+func (h *Host) Wrappers() (map[string][]uint64, error) {
+	base := h.CgroupBase()
+	entries, err := os.ReadDir(base)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	live := map[string][]uint64{}
+	for _, e := range entries {
+		session, generation, ok := cgroupfs.ParseLeafName(e.Name())
+		if !ok {
+			continue
+		}
+		procs, err := os.ReadFile(filepath.Join(base, e.Name(), "wrap", "cgroup.procs"))
+		if err == nil && len(strings.TrimSpace(string(procs))) > 0 {
+			live[session] = append(live[session], generation)
+		}
+	}
+	return live, nil
+}
+
+// Sampler watches a host's invariants while a test runs.
+type Sampler struct {
+	stop    chan struct{}
+	done    chan struct{}
+	samples int
+	faults  []string
+	highest map[string]uint64
+}
+
+// Sample looks about every millisecond, until Stop, that no session has two
+// live wrappers and that generations never fall.
+func (h *Host) Sample() *Sampler {
+	s := &Sampler{stop: make(chan struct{}), done: make(chan struct{}), highest: map[string]uint64{}}
+	go func() { // ended by Stop
+		defer close(s.done)
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-s.stop:
+				return
+			case <-tick.C:
+				live, err := h.Wrappers()
+				if err == nil {
+					s.look(live)
+				}
+			}
+		}
+	}()
+	return s
+}
+
+func (s *Sampler) look(live map[string][]uint64) {
+	s.samples++
+	for session, generations := range live {
+		if len(generations) > 1 {
+			s.faults = append(s.faults, fmt.Sprintf("session %s has wrappers of generations %v at once", session, generations))
+		}
+		for _, g := range generations {
+			if g < s.highest[session] {
+				s.faults = append(s.faults, fmt.Sprintf("session %s runs generation %d after %d", session, g, s.highest[session]))
+			}
+			s.highest[session] = max(s.highest[session], g)
+		}
+	}
+}
+
+// Stop ends the watch and returns how many samples it took and what it saw.
+func (s *Sampler) Stop() (samples int, faults []string) {
+	close(s.stop)
+	<-s.done
+	return s.samples, s.faults
+}
