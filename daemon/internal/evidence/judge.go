@@ -28,7 +28,7 @@ func Judge(s Subject, witnesses []Witness) Judgement {
 		}
 		a[w.Name] = w
 	}
-	j := Judgement{Strength: Weak, Alive: alive(a)}
+	j := Judgement{Strength: Weak, Alive: alive(&s, a)}
 	if s.fenced() {
 		j.Strength = Strong
 	}
@@ -44,13 +44,15 @@ func Judge(s Subject, witnesses []Witness) Judgement {
 	return j
 }
 
-func alive(a map[string]Witness) bool {
-	for _, name := range []string{Leaf, Paths, Pidfd, Lock, Markers} {
-		if w := a[name]; w.Answer == Present && !w.Stranger {
+// alive: somebody is there for certain. A lock that is held although nothing is in the leaf may be
+// anybody's.
+func alive(s *Subject, a map[string]Witness) bool {
+	for _, name := range []string{Leaf, Paths, Pidfd, Markers} {
+		if a[name].Answer == Present {
 			return true
 		}
 	}
-	return false
+	return a[Lock].Answer == Present && !a[Lock].Stranger && !(s.fenced() && a[Leaf].Answer == Absent)
 }
 
 func isPresent(s *Subject, a map[string]Witness) bool {

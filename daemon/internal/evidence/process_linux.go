@@ -15,55 +15,40 @@ import (
 	"github.com/berthd/berth/daemon/internal/sys"
 )
 
-// askPidfd asks for the recorded wrapper process. A zombie is absent: it holds nothing. A process whose
-// first thread has exited while others run is present; only the pidfd tells the two apart, it becomes
-// readable when the last thread has gone (pidfd_open(2)).
+// askPidfd asks for the recorded wrapper process. A zombie is absent: it holds nothing.
 func askPidfd(id sys.Identity) Witness {
 	w := Witness{Name: Pidfd, At: sys.Now()}
-	fd, err := sys.OpenVerified(id)
-	switch {
-	case errors.Is(err, sys.ErrForbidden):
-		return askForbidden(w, id)
-	case errors.Is(err, sys.ErrGone), errors.Is(err, sys.ErrReused):
-		w.Answer, w.Detail = Absent, err.Error()
-		return w
-	case err != nil:
-		w.Detail = err.Error()
-		return w
-	}
-	defer unix.Close(fd)
-	exited, err := hasExited(fd)
-	switch {
-	case err != nil:
-		w.Detail = err.Error()
-	case !exited:
-		w.Answer, w.Detail = Present, id.String()
-	default:
-		w.Answer, w.Detail = Absent, fmt.Sprintf("process %d has exited", id.PID)
-		if st, err := sys.ReadStat(id.PID); err == nil && st.Zombie() && st.StartTicks == id.StartTicks {
-			w.Detail = fmt.Sprintf("process %d is a zombie of parent %d", id.PID, st.PPID)
-		}
-	}
-	return w
-}
-
-// askForbidden asks for an identity that nobody may signal, such as our own: a record may name it, but
-// looking at it does no harm.
-func askForbidden(w Witness, id sys.Identity) Witness {
-	presence, _, err := sys.Observe(id)
+	presence, st, err := sys.Observe(id)
 	switch {
 	case err != nil:
 		w.Detail = err.Error()
 	case presence == sys.Alive:
 		w.Answer, w.Detail = Present, id.String()
+	case presence == sys.Zombie:
+		w.Answer, w.Detail = Absent, fmt.Sprintf("process %d is a zombie of parent %d", id.PID, st.PPID)
+		if exited, err := hasExited(id); err != nil {
+			w.Answer, w.Detail = Unknown, err.Error()
+		} else if !exited {
+			w.Answer, w.Detail = Present, id.String()+", without its first thread"
+		}
 	default:
-		w.Answer, w.Detail = Absent, fmt.Sprintf("process %d: %v", id.PID, presence)
+		w.Answer, w.Detail = Absent, fmt.Sprintf("process %d is gone", id.PID)
 	}
 	return w
 }
 
-func hasExited(pidfd int) (bool, error) {
-	fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+// hasExited asks a pidfd whether the last thread has gone, which is when it becomes readable
+// (pidfd_open(2)). The state Z that /proc shows may be that of the first thread alone.
+func hasExited(id sys.Identity) (bool, error) {
+	fd, err := sys.OpenVerified(id)
+	if errors.Is(err, sys.ErrGone) || errors.Is(err, sys.ErrReused) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer unix.Close(fd)
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	for {
 		n, err := unix.Poll(fds, 0)
 		if err == unix.EINTR {
