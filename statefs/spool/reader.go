@@ -20,7 +20,10 @@ type Reader struct {
 	file  *os.File
 	first uint64 // of file; 0 = none opened yet
 	pos   int64  // in file
-	ended bool
+	salt  salt   // of file, or of the one before it when its header is damaged
+	// sealed: a later file exists, or the writer is gone
+	sealed bool
+	ended  bool
 
 	next   uint64 // the number that the next record should have
 	damage string // what could not be decoded since the last record; empty = nothing
@@ -156,35 +159,14 @@ func (r *Reader) gapBefore(seq uint64) *Record {
 	return &Record{Stream: GapRec, Gap: g}
 }
 
-// atEnd turns a damaged end of an ended spool into a last gap.
+// atEnd turns damage that no record follows into a last gap.
 func (r *Reader) atEnd(err error) (Record, error) {
-	if err != io.EOF || !r.ended {
+	if err != io.EOF || r.damage == "" || !r.ended {
 		return Record{}, err
-	}
-	if r.damage == "" {
-		r.damage = r.tail()
-	}
-	if r.damage == "" {
-		return Record{}, io.EOF
 	}
 	gap := &Gap{Cause: CauseDamaged, Detail: r.damage, FromSeq: r.next}
 	r.damage = ""
 	return Record{Stream: GapRec, Gap: gap}, nil
-}
-
-// tail describes what follows the last good record of the current file and
-// steps over it.
-func (r *Reader) tail() string {
-	if r.file == nil {
-		return ""
-	}
-	info, err := r.file.Stat()
-	if err != nil || info.Size() <= r.pos {
-		return ""
-	}
-	detail := fmt.Sprintf("%d bytes at the end of %s do not decode", info.Size()-r.pos, fileName(r.first))
-	r.pos = info.Size()
-	return detail
 }
 
 // read returns the next good record that is not before r.next. It opens the
@@ -197,44 +179,47 @@ func (r *Reader) read() (*Record, error) {
 			}
 		}
 		rec, err := r.readAt()
-		if err == nil {
-			if rec.Seq < r.next {
-				continue
-			}
+		switch {
+		case err == nil && rec.Seq < r.next:
+		case err == nil:
 			return rec, nil
-		}
-		if !errors.Is(err, errIncomplete) && !errors.Is(err, errDamaged) {
+		case !errors.Is(err, errIncomplete) && !errors.Is(err, errDamaged):
 			return nil, fmt.Errorf("reading spool file %s: %w", fileName(r.first), err)
-		}
-		if errors.Is(err, errDamaged) && r.resync() {
-			continue
-		}
-		if err := r.leaveFile(); err != nil {
-			return nil, err
+		case r.resync(err):
+		case r.sealed:
+			r.leaveFile()
+		default:
+			if err := r.seal(); err != nil {
+				return nil, err
+			}
 		}
 	}
 }
 
-// leaveFile gives the current file up when a later one exists; otherwise it
-// returns io.EOF. The writer fills a file before it makes the next, but may
-// have done both since we last looked: so once a later file is seen, the end of
-// the current one is read again.
-func (r *Reader) leaveFile() error {
-	later, err := r.laterFile()
-	if err != nil {
-		return err
+// seal notes that nothing more comes into the current file, or returns io.EOF
+// when it may. The writer fills a file before it makes the next, but may have
+// done both since the last look: so the end is read once more after this.
+func (r *Reader) seal() error {
+	if !r.ended {
+		later, err := r.laterFile()
+		if err != nil {
+			return err
+		}
+		if later == 0 {
+			return io.EOF
+		}
 	}
-	if later == 0 {
-		return io.EOF
-	}
-	if _, err := r.peek(); err == nil {
-		return nil
-	}
-	if d := r.tail(); d != "" && r.damage == "" {
-		r.damage = d
+	r.sealed = true
+	return nil
+}
+
+// leaveFile closes a sealed file, and notes what in it does not decode.
+func (r *Reader) leaveFile() {
+	info, err := r.file.Stat()
+	if err == nil && info.Size() > r.pos && r.damage == "" {
+		r.damage = fmt.Sprintf("%d bytes at the end of %s do not decode", info.Size()-r.pos, fileName(r.first))
 	}
 	r.Close() // read only, nothing can be lost
-	return nil
 }
 
 // laterFile returns the first number of the file after the current one, 0 when
@@ -268,7 +253,7 @@ func (r *Reader) openNext() error {
 		if err != nil {
 			return fmt.Errorf("opening spool file: %w", err)
 		}
-		r.file, r.first, r.pos = f, first, 0
+		r.file, r.first, r.pos, r.sealed = f, first, 0, false
 		return nil
 	}
 }
@@ -280,10 +265,11 @@ func (r *Reader) peek() (head, error) {
 		if err := r.readFull(b[:], 0); err != nil {
 			return head{}, err
 		}
-		if _, err := parseFileHeader(b[:]); err != nil {
+		salt, err := parseFileHeader(b[:])
+		if err != nil {
 			return head{}, err
 		}
-		r.pos = fileHeaderSize
+		r.salt, r.pos = salt, fileHeaderSize
 	}
 	var b [recordHeaderSize]byte
 	if err := r.readFull(b[:], r.pos); err != nil {
@@ -304,7 +290,7 @@ func (r *Reader) readAt() (*Record, error) {
 		return nil, err
 	}
 	data := buf[recordHeaderSize:]
-	if err := h.check(buf, data); err != nil {
+	if err := h.check(r.salt, buf, data); err != nil {
 		return nil, err
 	}
 	r.pos += int64(len(buf))
@@ -334,10 +320,14 @@ func (r *Reader) readFull(b []byte, at int64) error {
 	return err
 }
 
-// resync looks for a good record after a damaged one in the current file, and
-// steps to it. Damage in the middle of a file costs what is damaged, not the
-// rest of the file.
-func (r *Reader) resync() bool {
+// resync looks for a good record after what did not decode because of cause,
+// and steps to it. Damage in the middle of a file costs what is damaged, not
+// the rest of the file. In a file that still grows only damage is passed over,
+// not what is incomplete.
+func (r *Reader) resync(cause error) bool {
+	if !r.sealed && !errors.Is(cause, errDamaged) {
+		return false
+	}
 	info, err := r.file.Stat()
 	if err != nil || info.Size() <= r.pos {
 		return false
@@ -351,7 +341,7 @@ func (r *Reader) resync() bool {
 		if err != nil || h.seq < r.first || i+recordHeaderSize+h.size > len(rest) {
 			continue
 		}
-		if h.check(rest[i:], rest[i+recordHeaderSize:i+recordHeaderSize+h.size]) != nil {
+		if h.check(r.salt, rest[i:], rest[i+recordHeaderSize:i+recordHeaderSize+h.size]) != nil {
 			continue
 		}
 		r.damage = fmt.Sprintf("%d bytes of %s do not decode", i, fileName(r.first))

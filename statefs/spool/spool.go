@@ -96,7 +96,7 @@ type Gap struct {
 // Sizes and names of the format, see FORMAT.md.
 const (
 	fileSuffix       = ".spool"
-	fileHeaderSize   = 32
+	fileHeaderSize   = 36
 	recordHeaderSize = 36
 	formatVersion    = 1
 	// MaxData is the most bytes that one record holds.
@@ -114,33 +114,36 @@ var (
 	errDamaged    = errors.New("record is damaged")
 )
 
+// salt is the start value of a file's checksums. It is random and the agent
+// cannot read it, so that bytes that an agent wrote never pass for a record
+// when a reader looks for the next good one after damage.
+type salt uint32
+
 // appendFileHeader appends the header of a file whose first record is number
 // first.
-func appendFileHeader(b []byte, first uint64, now time.Time) []byte {
+func appendFileHeader(b []byte, first uint64, s salt, now time.Time) []byte {
 	start := len(b)
 	b = append(b, magic[:]...)
 	b = binary.LittleEndian.AppendUint16(b, formatVersion)
 	b = binary.LittleEndian.AppendUint16(b, fileHeaderSize)
+	b = binary.LittleEndian.AppendUint32(b, uint32(s))
 	b = binary.LittleEndian.AppendUint64(b, first)
 	b = binary.LittleEndian.AppendUint64(b, uint64(now.UnixNano()))
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[start:], castagnoli))
 }
 
-// parseFileHeader checks a file header and returns its first sequence number.
-func parseFileHeader(b []byte) (first uint64, err error) {
+// parseFileHeader checks a file header and returns its salt.
+func parseFileHeader(b []byte) (salt, error) {
 	if len(b) < fileHeaderSize {
 		return 0, errIncomplete
 	}
-	if [8]byte(b[:8]) != magic {
-		return 0, fmt.Errorf("%w: not a spool file", errDamaged)
-	}
-	if crc32.Checksum(b[:28], castagnoli) != binary.LittleEndian.Uint32(b[28:]) {
-		return 0, fmt.Errorf("%w: file header checksum", errDamaged)
+	if [8]byte(b[:8]) != magic || crc32.Checksum(b[:32], castagnoli) != binary.LittleEndian.Uint32(b[32:]) {
+		return 0, errDamaged
 	}
 	if v := binary.LittleEndian.Uint16(b[8:]); v != formatVersion {
 		return 0, fmt.Errorf("%w: spool format version %d, this program reads %d", errDamaged, v, formatVersion)
 	}
-	return binary.LittleEndian.Uint64(b[12:]), nil
+	return salt(binary.LittleEndian.Uint32(b[12:])), nil
 }
 
 // head is the fixed part of a record.
@@ -154,14 +157,14 @@ type head struct {
 }
 
 // appendRecord appends a whole record.
-func appendRecord(b []byte, h head, data []byte) []byte {
+func appendRecord(b []byte, h head, s salt, data []byte) []byte {
 	start := len(b)
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(data)))
 	b = append(b, byte(h.stream), 0, 0, 0)
 	b = binary.LittleEndian.AppendUint64(b, h.seq)
 	b = binary.LittleEndian.AppendUint64(b, uint64(h.nanos))
 	b = binary.LittleEndian.AppendUint64(b, h.offset)
-	sum := crc32.Update(crc32.Checksum(b[start:], castagnoli), castagnoli, data)
+	sum := crc32.Update(crc32.Update(uint32(s), castagnoli, b[start:]), castagnoli, data)
 	b = binary.LittleEndian.AppendUint32(b, sum)
 	return append(b, data...)
 }
@@ -187,8 +190,8 @@ func parseHead(b []byte) (head, error) {
 }
 
 // check verifies the checksum over the fixed part and the data.
-func (h head) check(fixed, data []byte) error {
-	sum := crc32.Update(crc32.Checksum(fixed[:recordHeaderSize-4], castagnoli), castagnoli, data)
+func (h head) check(s salt, fixed, data []byte) error {
+	sum := crc32.Update(crc32.Update(uint32(s), castagnoli, fixed[:recordHeaderSize-4]), castagnoli, data)
 	if sum != h.sum {
 		return errDamaged
 	}

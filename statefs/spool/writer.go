@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Defaults of Options.
@@ -51,8 +54,9 @@ func (o Options) withDefaults() Options {
 // It never fails towards the source of the output: what cannot be written is
 // counted, and a gap record follows as soon as writing works again.
 type Writer struct {
-	dir string
-	opt Options
+	dir  string
+	opt  Options
+	salt salt
 
 	lastSeq atomic.Uint64
 	dropped atomic.Uint64
@@ -70,19 +74,21 @@ type Writer struct {
 }
 
 // Create opens the spool in dir for writing and makes the directory (mode 0700)
-// if it is missing. In a directory that holds records it goes on after the last
-// good one, in a new file. The error names the path; a Writer is returned only
-// without one.
+// if it is missing; on a full disk that is tried again later. In a directory
+// that holds records it goes on after the last good one, in a new file. The
+// error names the path; a Writer is returned only without one.
 func Create(dir string, opt Options) (*Writer, error) {
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) && !full(err) {
 		return nil, fmt.Errorf("making spool directory: %w", err)
 	}
-	w := &Writer{dir: dir, opt: opt.withDefaults()}
+	w := &Writer{dir: dir, opt: opt.withDefaults(), salt: salt(rand.Uint32())}
 	if err := w.resume(); err != nil {
 		return nil, fmt.Errorf("resuming spool %q: %w", dir, err)
 	}
 	return w, nil
 }
+
+func full(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
 // resume takes over what an earlier writer left.
 func (w *Writer) resume() error {
@@ -227,7 +233,7 @@ func (w *Writer) put(stream Stream, data []byte, now time.Time) error {
 		}
 	}
 	h := head{stream: stream, seq: seq, nanos: now.UnixNano(), offset: w.offsets[stream]}
-	w.buf = appendRecord(w.buf[:0], h, data)
+	w.buf = appendRecord(w.buf[:0], h, w.salt, data)
 	n, err := w.file.Write(w.buf)
 	if cap(w.buf) > keepBuffer {
 		w.buf = nil
@@ -274,11 +280,11 @@ func (w *Writer) rotate(first uint64, now time.Time) error {
 		}
 		w.files = w.files[1:]
 	}
-	f, err := os.OpenFile(filepath.Join(w.dir, fileName(first)), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
+	f, err := w.newFile(first)
 	if err != nil {
 		return err
 	}
-	if _, err := f.Write(appendFileHeader(nil, first, now)); err != nil {
+	if _, err := f.Write(appendFileHeader(nil, first, w.salt, now)); err != nil {
 		f.Close() // the write error is what gets reported
 		return err
 	}
@@ -287,6 +293,20 @@ func (w *Writer) rotate(first uint64, now time.Time) error {
 		w.files = append(w.files, first)
 	}
 	return nil
+}
+
+// newFile opens a new file, and makes the directory again where it is missing.
+func (w *Writer) newFile(first uint64) (*os.File, error) {
+	const flags = os.O_WRONLY | os.O_CREATE | os.O_TRUNC | os.O_APPEND
+	path := filepath.Join(w.dir, fileName(first))
+	f, err := os.OpenFile(path, flags, 0o600)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := os.Mkdir(w.dir, 0o700); err != nil {
+			return nil, err
+		}
+		f, err = os.OpenFile(path, flags, 0o600)
+	}
+	return f, err
 }
 
 // Sync flushes the current file to the disk. A loss that could not be told of
