@@ -114,7 +114,7 @@ func open(dir string, sources []string) (_ *Dir, err error) {
 func (d *Dir) Close() error {
 	var err error
 	if d.lock != nil {
-		err = d.lock.Close()
+		err = dropLock(d.lock)
 	}
 	if d.dir != nil {
 		err = errors.Join(err, d.dir.Close())

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -271,7 +272,27 @@ func TestLock(t *testing.T) {
 	if !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), fmt.Sprintf("(process %d)", os.Getpid())) {
 		t.Errorf("second open: %v", err)
 	}
+	// A child that was being made still has the descriptor.
+	child, err := unix.FcntlInt(d.lock.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
 	mustClose(t, d)
+	d = mustOpen(t, dir)
+	unix.Close(child)
+	if _, err := Open(dir); !errors.Is(err, ErrLocked) {
+		t.Errorf("after the child: %v", err)
+	}
+	mustClose(t, d)
+	// The same where the parent was killed instead: the lock comes free soon.
+	orphan, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Flock(int(orphan.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(lockPatience/4, func() { orphan.Close() })
 	mustOpen(t, dir)
 }
 

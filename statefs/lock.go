@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -14,9 +15,17 @@ import (
 // errLockReplaced is a lock file that was exchanged while it was being locked.
 var errLockReplaced = errors.New("the lock file was replaced meanwhile")
 
-// takeLock takes flock(2) on the lock file of dir without waiting. The kernel
-// gives it back when the process ends, however it ends; children do not
-// inherit it, as the descriptor is closed on exec.
+// lockPatience is how long a lock is waited for that a daemon may just have
+// lost: a child that it was making when it was killed holds the lock until it
+// has reached its exec.
+const (
+	lockPatience = 200 * time.Millisecond
+	lockPause    = 10 * time.Millisecond
+)
+
+// takeLock takes flock(2) on the lock file of dir. The kernel gives it back
+// when the process has ended, however it ended; children have the descriptor
+// only until their exec.
 func takeLock(dir *os.File) (*os.File, error) {
 	fd, err := openat(int(dir.Fd()), lockName, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -36,7 +45,11 @@ func takeLock(dir *os.File) (*os.File, error) {
 }
 
 func lockFile(dir, f *os.File) error {
-	err := eintr(func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) })
+	try := func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) }
+	err := eintr(try)
+	for until := time.Now().Add(lockPatience); err == unix.EWOULDBLOCK && time.Now().Before(until); err = eintr(try) {
+		time.Sleep(lockPause)
+	}
 	if err == unix.EWOULDBLOCK {
 		if pid := lockHolder(f); pid > 0 {
 			return fmt.Errorf("%w (process %d)", ErrLocked, pid)
@@ -59,6 +72,15 @@ func lockFile(dir, f *os.File) error {
 		return errLockReplaced
 	}
 	return nil
+}
+
+// dropLock gives the lock back, also when a child that is just being made has
+// the descriptor too: flock(2) with LOCK_UN ends it for all of them.
+func dropLock(f *os.File) error {
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_UN); err != nil {
+		return fmt.Errorf("unlocking the lock file: %w", err)
+	}
+	return f.Close()
 }
 
 // lockHolder returns the pid of the process that has locked f, or 0. The

@@ -134,7 +134,7 @@ func mountLoop(t testing.TB, bytes int64, options string, mkfs ...string) string
 	}
 	run(t, append(mkfs, image)...)
 	if out, err := exec.Command("mount", "-o", "loop,"+options, image, target).CombinedOutput(); err != nil {
-		t.Skipf("needs loop devices and %s: %v: %s", mkfs[0], err, out)
+		t.Skipf("needs a kernel that mounts what %q makes with -o loop,%s: %v: %.200s", mkfs, options, err, out)
 	}
 	t.Cleanup(func() { unmount(t, target) })
 	return target

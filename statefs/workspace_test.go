@@ -39,6 +39,9 @@ func TestMakeWorkspace(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if _, err := MakeWorkspace(root, "s1", uid, gid); err != nil {
+		t.Fatal(err)
+	}
 	if got := names(t, filepath.Join(root, "s1")); len(got) != 1 {
 		t.Errorf("content: %v", got)
 	}
