@@ -217,3 +217,26 @@ func TestJustWrittenProgram(t *testing.T) {
 		p.line.Close()
 	}
 }
+
+// case T57: the daemon's protection from the OOM killer is its own.
+func TestPluginIsExpendable(t *testing.T) {
+	score := "/proc/self/oom_score_adj"
+	own, err := os.ReadFile(score)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(score, []byte("-7"), 0); err != nil {
+		t.Skipf("needs the right to lower its OOM score: %v", err)
+	}
+	defer func() {
+		if err := os.WriteFile(score, own, 0); err != nil {
+			t.Error(err)
+		}
+	}()
+	h := start(t, options(t, "serve"))
+	provider(t, h, "test")
+	got, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", h.Status()[0].PID))
+	if err != nil || string(got) != "0\n" {
+		t.Errorf("plugin has %q, %v", got, err)
+	}
+}

@@ -88,6 +88,7 @@ func startProcess(spec launchSpec, dir string) (*process, error) {
 		out.Close()
 		return nil, err
 	}
+	expendable(p.proc.Pid)
 	reader, writer := io.Pipe()
 	p.line = reader
 	// Both belong to this process and end with it: see end.
@@ -119,6 +120,19 @@ func (s launchSpec) exec(files []*os.File) (*os.Process, error) {
 		}
 		time.Sleep(busyWait)
 	}
+}
+
+// expendable undoes the protection from the OOM killer that a daemon has and
+// its children inherit: a plugin is easily started again, and what it starts
+// must not become unkillable. A daemon without protection passes on what it has.
+func expendable(pid int) {
+	own, err := os.ReadFile("/proc/self/oom_score_adj")
+	if err != nil || !strings.HasPrefix(string(own), "-") {
+		return
+	}
+	// Raising it needs no privilege (proc_pid_oom_score_adj(5)); a process that has
+	// gone already needs it no more.
+	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte("0"), 0)
 }
 
 // waitLoop ends the group with its leader, then reaps the leader. The order
