@@ -53,6 +53,8 @@ type app struct {
 	ran bool
 	// agentVerb is set for verbs whose exit code is the agent's.
 	agentVerb bool
+	// help is the command that explains the verb.
+	help string
 }
 
 // Main runs berthctl with os.Args and returns its exit code.
@@ -97,9 +99,9 @@ output; "berthctl start" starts one and returns.
 		&cobra.Group{ID: "look", Title: "Looking:"},
 		&cobra.Group{ID: "host", Title: "The host and the daemon:"},
 	)
-	a.add(cmd, "session", a.startCmd(), a.sendCmd(), a.stopCmd(), a.deleteCmd())
+	a.add(cmd, "session", a.runCmd(), a.startCmd(), a.attachCmd(), a.sendCmd(), a.stopCmd(), a.deleteCmd())
 	a.add(cmd, "look", a.listCmd(), a.getCmd(), a.explainCmd(), a.logsCmd(), a.eventsCmd(), a.waitCmd())
-	a.add(cmd, "host", a.statusCmd(), a.capacityCmd(), a.providersCmd(), a.scanCmd(), a.versionCmd())
+	a.add(cmd, "host", a.statusCmd(), a.capacityCmd(), a.providersCmd(), a.scanCmd(), a.leaseCmd(), a.versionCmd())
 	return cmd
 }
 

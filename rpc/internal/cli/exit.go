@@ -81,7 +81,7 @@ func (e *agentExit) Error() string { return fmt.Sprintf("the agent ended with co
 
 // exit reports err, with which cmd ended, and returns the exit code for it.
 func (a *app) exit(cmd *cobra.Command, err error) int {
-	a.agentVerb = cmd.Annotations[agentVerb] != ""
+	a.agentVerb, a.help = cmd.Annotations[agentVerb] != "", cmd.CommandPath()+" --help"
 	var ae *agentExit
 	switch {
 	case err == nil:
@@ -154,7 +154,7 @@ func usagef(format string, args ...any) error { return &usageError{fmt.Sprintf(f
 
 // hints say what to do next, per code; %s is the session.
 var hints = map[rpc.Code]string{
-	rpc.CodeInvalidRequest:     "berthctl --help",
+	rpc.CodeInvalidRequest:     "berthctl help",
 	rpc.CodeTooLarge:           "send it in pieces below 512 KiB",
 	rpc.CodeUnknownMethod:      "berthctl version (the daemon is of another version)",
 	rpc.CodeForbidden:          "sudo, or become a member of the operators' group (usually \"berth\")",
@@ -189,7 +189,7 @@ func (a *app) hint(err error) string {
 	var e *rpc.Error
 	switch {
 	case !a.ran, errors.As(err, new(*usageError)):
-		return "berthctl --help"
+		return a.help
 	case errors.As(err, &ue) && errors.Is(ue, syscall.EACCES):
 		return "sudo, or become a member of the socket's group (usually \"berth\")"
 	case errors.As(err, &ue) && ue.Sent:

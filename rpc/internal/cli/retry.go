@@ -36,26 +36,26 @@ type restart struct {
 	since   time.Time
 	pause   time.Duration
 	reached bool // the daemon has answered before
+	// cr is put around messages on a terminal that is raw.
+	cr string
 }
 
 // alive notes that the daemon answers; a later loss is another absence.
-func (r *restart) alive() { *r = restart{reached: true} }
+func (r *restart) alive() { *r = restart{reached: true, cr: r.cr} }
 
 // again waits for the next try after err; false when there is none to make.
 func (a *app) again(ctx context.Context, r *restart, err error) bool {
 	var ue *client.UnreachableError
 	lost := errors.As(err, &ue)
-	if lost && ue.Sent {
-		r.reached = true
-	}
-	if ctx.Err() != nil || !r.reached && rpc.CodeOf(err) != rpc.CodeReconciling || !lost && rpc.CodeOf(err) != rpc.CodeReconciling {
+	r.reached = r.reached || lost && ue.Sent
+	away := lost && r.reached || rpc.CodeOf(err) == rpc.CodeReconciling
+	if !away || ctx.Err() != nil {
 		return false
 	}
-	r.reached = true
 	now := a.now()
 	if r.since.IsZero() {
-		r.since, r.pause = now, retryFirst
-		fmt.Fprintln(a.err, "berthctl: the daemon is away; waiting for it")
+		r.reached, r.since, r.pause = true, now, retryFirst
+		fmt.Fprintf(a.err, "%sberthctl: the daemon is away; waiting for it%s\n", r.cr, r.cr)
 	} else if now.Sub(r.since) > restartWindow {
 		return false
 	}

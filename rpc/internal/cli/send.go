@@ -44,12 +44,15 @@ what is on standard input, as it is.`,
 	return cmd
 }
 
+// sendOne sends one message; its id makes it safe to repeat.
 func (a *app) sendOne(ctx context.Context, id string, req rpc.SendRequest) error {
 	if req.Message == "" {
 		req.Message = "berthctl-" + randomHex(16)
 	}
-	_, err := read(ctx, func(ctx context.Context) (rpc.SendReply, error) { return a.client().Send(ctx, id, req) })
-	return err
+	return a.retry(ctx, func() error {
+		_, err := read(ctx, func(ctx context.Context) (rpc.SendReply, error) { return a.client().Send(ctx, id, req) })
+		return err
+	})
 }
 
 // sendAll gives r to the agent as it comes, and with eof its end.

@@ -26,8 +26,8 @@ func (s *Service) Scan(_ context.Context, p rpc.Peer) (rpc.ScanReply, error) {
 // Providers answers with two, one of them broken.
 func (s *Service) Providers(_ context.Context, p rpc.Peer) (rpc.ProvidersReply, error) {
 	return rpc.ProvidersReply{Providers: []rpc.Provider{
-		{Kind: "process", Version: "1.0.0", State: "ready", PID: 3001, Capabilities: []string{"terminal", "limits_pids"}, Since: At},
-		{Kind: "runc", State: "degraded", Restarts: 5, LastError: "exit status 3", Since: At},
+		{Kind: "process", Version: "1.0.0", State: "ready", PID: 3001, Capabilities: []string{"terminal", "limits_pids"}, Since: s.At},
+		{Kind: "runc", State: "degraded", Restarts: 5, LastError: "exit status 3", Since: s.At},
 	}}, s.enter("providers", p, "")
 }
 
@@ -39,7 +39,7 @@ func (s *Service) Status(_ context.Context, p rpc.Peer) (rpc.StatusReply, error)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	reply := rpc.StatusReply{
-		Version: "1.0.0", HostID: "0123456789abcdef0123456789abcdef", Epoch: "b00t:4026531836", PID: 3000, StartedAt: At,
+		Version: "1.0.0", HostID: "0123456789abcdef0123456789abcdef", Epoch: "b00t:4026531836", PID: 3000, StartedAt: s.At,
 		State: "ready", Cgroup: "v2", CgroupPath: "/sys/fs/cgroup/berth-0123456789ab", Evidence: "strong",
 		Sessions: map[string]int{}, Adoption: map[string]int{}, StateDir: "/var/lib/berth",
 		Journal: rpc.JournalStatus{Healthy: true, LastSeq: 42, Commits: 40, Records: 42, LastFsyncMicros: 97},

@@ -16,11 +16,15 @@ import (
 	"github.com/berthd/berth/rpc"
 )
 
-// At is the wall time of everything.
-var At = time.Date(2026, 11, 29, 19, 0, 0, 0, time.UTC)
-
 // Service is the memory. The zero value is not ready; see New.
 type Service struct {
+	// At is the wall time of everything.
+	At time.Time
+	// Started is called after a start, in a goroutine of its own; nil = not.
+	// Wait for it with Join.
+	Started func(id string)
+	started sync.WaitGroup
+
 	mu       sync.Mutex
 	changed  chan struct{} // closed and replaced at every change
 	sessions map[string]*session
@@ -41,8 +45,11 @@ type session struct {
 
 // New makes an empty memory.
 func New() *Service {
-	return &Service{changed: make(chan struct{}), sessions: map[string]*session{}, fail: map[string]error{}, inputs: map[string][]byte{}}
+	return &Service{At: time.Date(2026, 11, 29, 19, 0, 0, 0, time.UTC), changed: make(chan struct{}), sessions: map[string]*session{}, fail: map[string]error{}, inputs: map[string][]byte{}}
 }
+
+// Join waits for the calls of Started.
+func (s *Service) Join() { s.started.Wait() }
 
 // Fail makes the method of that name fail with err; nil ends it.
 func (s *Service) Fail(method string, err error) {
@@ -107,10 +114,10 @@ func (s *Service) findLocked(id string) (*session, error) {
 
 func (s *Service) eventLocked(x *session, kind string) {
 	s.events = append(s.events, rpc.Event{
-		Seq: uint64(len(s.events) + 1), At: At, Session: x.Session.Session, Generation: x.Generation,
+		Seq: uint64(len(s.events) + 1), At: s.At, Session: x.Session.Session, Generation: x.Generation,
 		Instance: x.Instance, Kind: kind, State: x.State, Exit: x.Exit,
 	})
-	x.LastEvent, x.LastChange = kind, At
+	x.LastEvent, x.LastChange = kind, s.At
 	s.changedLocked()
 }
 
@@ -140,6 +147,9 @@ func (s *Service) Start(_ context.Context, p rpc.Peer, id string, req rpc.StartR
 		x.Instance = fmt.Sprintf("%032x", x.Generation)
 		x.State, x.Link, x.PID, x.AgentPID, x.Exit = "active", "up", 4000, 4001, nil
 		s.eventLocked(x, "verified")
+		if s.Started != nil {
+			s.started.Go(func() { s.Started(id) })
+		}
 	}
 	return rpc.StartReply{
 		Session: id, Instance: x.Instance, Generation: x.Generation, PID: x.PID,
@@ -256,10 +266,10 @@ func (s *Service) Delete(_ context.Context, p rpc.Peer, id string, req rpc.Delet
 		return rpc.DeleteReply{}, err
 	}
 	s.exitLocked(x, rpc.Exit{Kind: "signal", Signal: 15, Reason: "session_delete"})
-	x.tomb = &rpc.Tombstone{Session: id, LastGeneration: x.NextGeneration - 1, Reason: "explicit", At: At}
+	x.tomb = &rpc.Tombstone{Session: id, LastGeneration: x.NextGeneration - 1, Reason: "explicit", At: s.At}
 	s.eventLocked(x, "deleted")
 	if !req.Wait {
-		return rpc.DeleteReply{Deleting: &rpc.DeleteState{Reason: "explicit", Step: "stop", Since: At}}, nil
+		return rpc.DeleteReply{Deleting: &rpc.DeleteState{Reason: "explicit", Step: "stop", Since: s.At}}, nil
 	}
 	return rpc.DeleteReply{Tombstone: x.tomb}, nil
 }
@@ -441,7 +451,7 @@ func (s *Service) Output(id, stream, data string) {
 	x := s.sessions[id]
 	recs := x.records[x.Generation]
 	x.records[x.Generation] = append(recs, rpc.LogRecord{
-		Generation: x.Generation, Seq: uint64(len(recs) + 1), At: At, Stream: stream, Data: []byte(data),
+		Generation: x.Generation, Seq: uint64(len(recs) + 1), At: s.At, Stream: stream, Data: []byte(data),
 	})
 	s.changedLocked()
 }
@@ -457,7 +467,7 @@ func (s *Service) exitLocked(x *session, e rpc.Exit) {
 	if x.State == "vacant" {
 		return
 	}
-	e.Instance, e.Generation, e.At = x.Instance, x.Generation, At
+	e.Instance, e.Generation, e.At = x.Instance, x.Generation, s.At
 	x.State, x.Exit, x.Link, x.PID, x.AgentPID = "vacant", &e, "", 0, 0
 	s.eventLocked(x, "owned_absent")
 }
