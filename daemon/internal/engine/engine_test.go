@@ -112,14 +112,15 @@ func TestWalk(t *testing.T) {
 
 func walk(t *testing.T, seed uint64) {
 	w := newWorld(t, seed)
+	rng := rand.New(rand.NewPCG(seed, 99)) // the walk's own, the world's is under its lock
 	kill := w.boot("epoch")
 	promised := map[string]uint64{} // generations that were answered
 	deleted := map[string]bool{}
 	for range 80 {
-		session := fmt.Sprintf("s%d", w.rng.IntN(4))
-		ctx, cancel := context.WithTimeout(context.Background(), time.Duration(w.rng.IntN(20_000))*time.Millisecond)
+		session := fmt.Sprintf("s%d", rng.IntN(4))
+		ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rng.IntN(20_000))*time.Millisecond)
 		e := w.e
-		switch w.rng.IntN(8) {
+		switch rng.IntN(8) {
 		case 0, 1, 2:
 			s, err := e.Start(ctx, StartRequest{
 				Session: session, Digest: session, Spec: spec(session), Room: room, Any: true, UID: 7,
@@ -136,7 +137,7 @@ func walk(t *testing.T, seed uint64) {
 		case 3:
 			_ = e.Stop(ctx, StopRequest{Session: session, Any: true, By: "test"})
 		case 4:
-			if w.rng.IntN(3) == 0 && e.Delete(ctx, DeleteRequest{Session: session, Any: true, By: "test"}) == nil {
+			if rng.IntN(3) == 0 && e.Delete(ctx, DeleteRequest{Session: session, Any: true, By: "test"}) == nil {
 				deleted[session] = true
 			}
 		case 5:
@@ -145,7 +146,7 @@ func walk(t *testing.T, seed uint64) {
 			kill()
 			kill = w.boot("epoch")
 		case 7:
-			time.Sleep(time.Duration(w.rng.IntN(30)) * time.Second)
+			time.Sleep(time.Duration(rng.IntN(30)) * time.Second)
 		}
 		cancel()
 	}
