@@ -119,9 +119,9 @@ func open(mount string, mode Mode, parent, name string) (*Tree, error) {
 		return nil, fmt.Errorf("making base cgroup %s: %w", t.path, err)
 	}
 	if err = t.hold(); err == nil {
-		if err = t.probe(); err == nil {
-			handDown(parent)
-			handDown(t.path)
+		handDown(parent)
+		enable(t.fd())
+		if err = t.probe(); err == nil { // with the controllers in place, since they can spoil it
 			return t, nil
 		}
 		t.dir.Close()
@@ -205,7 +205,7 @@ func (t *Tree) sweepProbes() {
 // wanted are the controllers that limits need.
 var wanted = []string{"memory", "pids", "cpu", "io"}
 
-// handDown is enable for a path; the base and its parent were opened just before.
+// handDown is enable for the base's parent.
 func handDown(path string) {
 	if fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err == nil {
 		enable(fd)
@@ -213,10 +213,19 @@ func handDown(path string) {
 	}
 }
 
-// enable hands the wanted controllers that the cgroup has down to its children, one by one, because the
-// kernel takes all of a write or nothing. Failing is not an error: a parent with processes in it cannot
-// (EBUSY), another hierarchy may hold the controller, and a fence needs none. SetLimits reports it.
+// enable hands the wanted controllers that the cgroup has down to its children, one by one if need be,
+// because the kernel takes all of a write or nothing. Failing is not an error: another hierarchy may hold
+// the controller, and a fence needs none. SetLimits reports it.
+//
+// A cgroup with processes of its own is left alone, unless it is the root. The kernel refuses domain
+// controllers there (EBUSY) but accepts pids and cpu, which turns the cgroup into a threaded domain and
+// every cgroup below it into an invalid one that nothing can be cloned into (EOPNOTSUPP).
 func enable(dir int) {
+	if !isRoot(dir) {
+		if procs, err := readAt(dir, "cgroup.procs", make([]byte, 1024)); err != nil || len(procs) > 0 {
+			return
+		}
+	}
 	has, on := controllers(dir, "cgroup.controllers"), controllers(dir, "cgroup.subtree_control")
 	var missing []string
 	for _, c := range wanted {
@@ -233,6 +242,13 @@ func enable(dir int) {
 	for _, c := range missing {
 		_ = writeAt(dir, "cgroup.subtree_control", c)
 	}
+}
+
+// isRoot tells the hierarchy's real root, which alone has no cgroup.type, from that of a namespace.
+func isRoot(dir int) bool {
+	var buf [64]byte
+	_, err := readAt(dir, "cgroup.type", buf[:])
+	return errors.Is(err, unix.ENOENT)
 }
 
 func controllers(dir int, rel string) []string {
