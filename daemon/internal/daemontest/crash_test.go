@@ -82,7 +82,7 @@ type loadClient struct {
 	name  string
 
 	starts, stops, deletes, sends int
-	refused map[rpc.Code]int
+	refused                       map[rpc.Code]int
 }
 
 // acknowledged is what the daemon has promised of one session.

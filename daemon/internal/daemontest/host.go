@@ -125,6 +125,22 @@ func Sessions() string {
 // Start starts the daemon and returns once its socket answers.
 func (h *Host) Start() {
 	h.t.Helper()
+	h.StartAsync()
+	h.Until("the daemon answers", 30*time.Second, func() error {
+		select {
+		case err := <-h.exited:
+			h.exited <- err
+			h.t.Fatalf("the daemon has ended: %v\n%s", err, h.Log())
+		default:
+		}
+		_, err := h.Client.Status(context.Background())
+		return err
+	})
+}
+
+// StartAsync starts the daemon and returns at once.
+func (h *Host) StartAsync() {
+	h.t.Helper()
 	log, err := os.OpenFile(h.Dir+"/berthd.log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		h.t.Fatal(err)
@@ -137,16 +153,6 @@ func (h *Host) Start() {
 	}
 	h.exited = make(chan error, 1)
 	go func() { h.exited <- h.cmd.Wait() }() // ends with the daemon
-	h.Until("the daemon answers", 30*time.Second, func() error {
-		select {
-		case err := <-h.exited:
-			h.exited <- err
-			h.t.Fatalf("the daemon has ended: %v\n%s", err, h.Log())
-		default:
-		}
-		_, err := h.Client.Status(context.Background())
-		return err
-	})
 }
 
 // PID is the daemon's process.
