@@ -359,3 +359,26 @@ func TestShutdownIsBounded(t *testing.T) {
 	}
 	close(svc.release)
 }
+
+// A Service that answers while it is about to use the terminal gets an error
+// there; the connection is used by one side only, never by both.
+func TestAttachAnswersEarly(t *testing.T) {
+	t.Parallel()
+	svc := newBlocking()
+	_, srv := start(t, rpc.Config{Service: svc})
+	for i := range 200 {
+		session := []string{"loud", "quiet"}[i%2]
+		w := dial(t, srv.Path)
+		status, body := w.ask(t, "GET /v1/sessions/"+session+"/attach HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: berth-terminal\r\n\r\n")
+		switch {
+		case status == http.StatusServiceUnavailable && session == "loud":
+			refused(t, status, body, rpc.CodeUnreachable)
+		case status != http.StatusSwitchingProtocols:
+			t.Fatalf("%s: %d %s", session, status, body)
+		}
+		w.Close()
+		if err := <-svc.left; err == nil {
+			t.Error("Recv has got something")
+		}
+	}
+}

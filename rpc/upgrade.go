@@ -3,6 +3,7 @@ package rpc
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -26,15 +27,20 @@ func (q *request) upgrade(ctx context.Context) error {
 	// The end of the context ends the connection: a Service that waits in Recv returns.
 	defer context.AfterFunc(ctx, t.cut)()
 	_, err := q.call(ctx)
-	q.begun = t.opened.Load()
-	if err != nil && !q.begun {
+	if err == nil {
+		err = t.Close() // with a 101, where there was none yet
+	}
+	if q.begun = t.seal(); !q.begun {
 		return err
 	}
-	if e := q.refusal(err); err != nil && e != nil && ctx.Err() == nil {
+	q.upgraded = true
+	if err == nil {
+		return nil
+	}
+	if e := q.refusal(err); e != nil && ctx.Err() == nil {
 		t.Send(errorFrame(e))
 	}
-	t.Close()
-	q.begun, q.upgraded = true, true
+	t.cut()
 	return err
 }
 
@@ -65,31 +71,63 @@ func (q *request) hijack() (*TerminalConn, error) {
 
 // lateTerminal is the Terminal that a Service gets: it opens at first use.
 type lateTerminal struct {
-	open    func() (*TerminalConn, error) // once
-	gone    func()                        // the peer has detached
+	hijack  func() (*TerminalConn, error)
+	gone    func() // the peer has detached
 	timeout atomic.Int64
-	opened  atomic.Bool
 	over    atomic.Bool
 	conn    atomic.Pointer[TerminalConn]
+
+	// mu is held while the connection is taken over, which is bounded: nobody
+	// can use the terminal meanwhile, and seal must know how it went.
+	mu     sync.Mutex
+	opened bool
+	sealed bool
+	err    error
 }
 
 func newLateTerminal(q *request, gone func()) *lateTerminal {
-	t := &lateTerminal{gone: gone}
+	t := &lateTerminal{hijack: q.hijack, gone: gone}
 	t.timeout.Store(int64(q.s.cfg.Bounds.WriteTimeout))
-	t.open = sync.OnceValues(func() (*TerminalConn, error) {
-		t.opened.Store(true)
-		c, err := q.hijack()
-		if err != nil {
-			return nil, err
-		}
-		t.conn.Store(c)
-		c.SetSendTimeout(time.Duration(t.timeout.Load()))
-		if t.over.Load() { // cut has run before there was anything to cut
-			c.Close()
-		}
-		return c, nil
-	})
 	return t
+}
+
+// open takes the connection over at its first call.
+func (t *lateTerminal) open() (*TerminalConn, error) {
+	if c := t.conn.Load(); c != nil {
+		return c, nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.opened && t.err == nil:
+		return t.conn.Load(), nil
+	case t.opened:
+		return nil, t.err
+	case t.sealed:
+		return nil, net.ErrClosed
+	}
+	t.opened = true
+	c, err := t.hijack()
+	if err != nil {
+		t.err = err
+		return nil, err
+	}
+	c.SetSendTimeout(time.Duration(t.timeout.Load()))
+	t.conn.Store(c)
+	if t.over.Load() { // cut has run before there was anything to cut
+		c.Close()
+	}
+	return c, nil
+}
+
+// seal tells whether the connection was taken over. If not it never will be:
+// a goroutine of the Service may still be about to use the terminal when the
+// Service has answered, and the connection then is net/http's again.
+func (t *lateTerminal) seal() (opened bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.sealed = true
+	return t.opened
 }
 
 // Recv returns the peer's next frame; io.EOF when it has detached. Any error

@@ -7,4 +7,7 @@ import (
 	"github.com/berthd/berth/rpc/internal/cli"
 )
 
-func main() { os.Exit(cli.Main()) }
+// version is set when it is linked.
+var version = "unversioned"
+
+func main() { os.Exit(cli.Main(version)) }

@@ -39,6 +39,7 @@ const (
 
 // app is one run of berthctl.
 type app struct {
+	version  string
 	socket   string
 	stateDir string
 	output   string
@@ -57,9 +58,10 @@ type app struct {
 	help string
 }
 
-// Main runs berthctl with os.Args and returns its exit code.
-func Main() int {
-	a := &app{in: os.Stdin, out: os.Stdout, err: os.Stderr, tty: term.IsTerminal(int(os.Stdout.Fd())), now: time.Now}
+// Main runs berthctl, which is of that version, with os.Args and returns its
+// exit code.
+func Main(version string) int {
+	a := &app{version: version, in: os.Stdin, out: os.Stdout, err: os.Stderr, tty: term.IsTerminal(int(os.Stdout.Fd())), now: time.Now}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	return a.exit(a.root().ExecuteContextC(ctx))
@@ -101,7 +103,7 @@ output; "berthctl start" starts one and returns.
 	)
 	a.add(cmd, "session", a.runCmd(), a.startCmd(), a.attachCmd(), a.sendCmd(), a.stopCmd(), a.deleteCmd())
 	a.add(cmd, "look", a.listCmd(), a.getCmd(), a.explainCmd(), a.logsCmd(), a.eventsCmd(), a.waitCmd())
-	a.add(cmd, "host", a.statusCmd(), a.capacityCmd(), a.providersCmd(), a.scanCmd(), a.leaseCmd(), a.versionCmd())
+	a.add(cmd, "host", a.statusCmd(), a.capacityCmd(), a.providersCmd(), a.scanCmd(), a.leaseCmd(), a.journalCmd(), a.versionCmd())
 	return cmd
 }
 

@@ -3,7 +3,6 @@ package cli
 import (
 	"fmt"
 	"maps"
-	"runtime/debug"
 	"slices"
 	"strings"
 
@@ -135,19 +134,6 @@ func (a *app) scanCmd() *cobra.Command {
 	}
 }
 
-// Version is berthctl's own version, set when it is linked.
-var version = ""
-
-func ownVersion() string {
-	if version != "" {
-		return version
-	}
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "unknown"
-}
-
 func (a *app) versionCmd() *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Show the versions of berthctl and of the daemon", Args: cobra.NoArgs,
@@ -156,7 +142,7 @@ func (a *app) versionCmd() *cobra.Command {
 			both := struct {
 				Client string            `json:"client"`
 				Daemon *rpc.VersionReply `json:"daemon,omitempty"`
-			}{Client: ownVersion()}
+			}{Client: a.version}
 			if err == nil {
 				both.Daemon = &daemon
 			}

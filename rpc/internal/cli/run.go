@@ -236,7 +236,7 @@ type outcome struct {
 func (r *running) follow(ctx context.Context) outcome {
 	p := logPrinter{a: r.a}
 	q := rpc.LogsQuery{Generation: r.reply.Generation, Follow: true}
-	if err := r.a.followLogs(ctx, r.id, q, p.print); err != nil {
+	if err := r.a.followLogs(ctx, r.id, &q, p.print); err != nil {
 		return outcome{err: failed(err, r.id, "show the output of session %q", r.id)}
 	}
 	var reply rpc.WaitReply

@@ -26,7 +26,7 @@ var update = flag.Bool("update", false, "write the goldens in scripts anew")
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
-		"berthctl": func() { os.Exit(Main()) },
+		"berthctl": func() { os.Exit(Main("1.2.3")) },
 	})
 }
 
@@ -52,6 +52,8 @@ func TestScripts(t *testing.T) {
 			"called":  calledCmd,
 			"session": sessionCmd,
 			"hangup":  hangupCmd,
+			"state":   stateCmd,
+			"damage":  damageCmd,
 		},
 	})
 }
@@ -63,6 +65,7 @@ type world struct {
 	srv  *rpctest.Server
 	path string
 	plan []string
+	lock *os.File // a wrapper's, see stateCmd
 }
 
 func setup(env *testscript.Env) error {
