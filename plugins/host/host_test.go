@@ -82,6 +82,10 @@ func TestProvidersThatCannotBe(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(t, filepath.Join(shared, "p"), "#!/bin/sh\n", 0o755)
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink(filepath.Join(shared, "p"), link); err != nil {
+		t.Fatal(err)
+	}
 	cases := map[string]struct {
 		mode   string
 		change func(*Config)
@@ -93,6 +97,7 @@ func TestProvidersThatCannotBe(t *testing.T) {
 		"plain":     {"", func(c *Config) { c.Path = plain }, sandbox.NotConfigured, "not executable"},
 		"writable":  {"", func(c *Config) { c.Path = open }, sandbox.NotConfigured, "written by others"},
 		"shared":    {"", func(c *Config) { c.Path = filepath.Join(shared, "p") }, sandbox.NotConfigured, "everybody can write"},
+		"link":      {"", func(c *Config) { c.Path = link }, sandbox.NotConfigured, "everybody can write"},
 		"no format": {"", func(c *Config) { c.Path = binary }, sandbox.RuntimeNotRunning, "exec format error"},
 		"checksum":  {"serve", func(c *Config) { c.SHA256 = strings.Repeat("0", 64) }, sandbox.ConfigurationDrift, "configured is 0000"},
 		"kind":      {"kind other", nil, sandbox.NotConfigured, `of kind "other"`},

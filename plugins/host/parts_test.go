@@ -172,7 +172,6 @@ func TestEveryExitStatusIsSeen(t *testing.T) {
 		if err := p.end(0, 30*time.Second); err != nil {
 			t.Error(err)
 		}
-		p.line.Close()
 	}
 	both.Wait()
 }
@@ -214,7 +213,6 @@ func TestJustWrittenProgram(t *testing.T) {
 		if err := p.end(30*time.Second, time.Second); err != nil {
 			t.Error(err)
 		}
-		p.line.Close()
 	}
 }
 

@@ -202,6 +202,7 @@ func (p *process) kill() error {
 // it and its loops for at most kill more. An error says what is still there.
 func (p *process) end(grace, kill time.Duration) error {
 	p.life.Close()
+	p.line.Close() // nobody waits for a handshake any more
 	var errs []error
 	if !p.gone(grace) {
 		errs = append(errs, p.kill())

@@ -37,6 +37,15 @@ func verify(c Config) (program, error) {
 	if err := p.safe(); err != nil {
 		return program{}, err
 	}
+	real, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd())) // behind symbolic links
+	if err != nil {
+		return program{}, notConfigured("naming provider %q: %v", c.Path, err)
+	}
+	for _, path := range []string{c.Path, real} {
+		if err := safeParents(path); err != nil {
+			return program{}, err
+		}
+	}
 	if c.SHA256 == "" {
 		return p, nil
 	}
@@ -64,14 +73,19 @@ func (p program) safe() error {
 	case p.inode.Uid != 0 && int(p.inode.Uid) != os.Geteuid():
 		return notConfigured("provider %q belongs to uid %d", p.path, p.inode.Uid)
 	}
-	for d := filepath.Dir(p.path); ; d = filepath.Dir(d) {
+	return nil
+}
+
+// safeParents refuses programs below a directory that everybody can write.
+func safeParents(path string) error {
+	for d := filepath.Dir(path); ; d = filepath.Dir(d) {
 		var s unix.Stat_t
 		if err := unix.Stat(d, &s); err != nil {
 			return notConfigured("asking about directory %q: %v", d, err)
 		}
 		// In a sticky directory only an entry's owner can replace it.
 		if s.Mode&0o002 != 0 && s.Mode&unix.S_ISVTX == 0 {
-			return notConfigured("provider %q lies below %q, which everybody can write", p.path, d)
+			return notConfigured("provider %q lies below %q, which everybody can write", path, d)
 		}
 		if d == "/" {
 			return nil

@@ -103,7 +103,7 @@ func TestByHand(t *testing.T) {
 // and back to nothing.
 func BenchmarkFirstReply(b *testing.B) {
 	c := program(b)
-	var ready time.Duration
+	best := time.Hour
 	for b.Loop() {
 		dir, err := os.MkdirTemp("", "bp")
 		if err != nil {
@@ -118,7 +118,7 @@ func BenchmarkFirstReply(b *testing.B) {
 		if _, err := h.Provider(context.Background(), "process"); err != nil {
 			b.Fatal(err)
 		}
-		ready += time.Since(began)
+		best = min(best, time.Since(began))
 		if err := h.Close(context.Background()); err != nil {
 			b.Fatal(err)
 		}
@@ -126,7 +126,7 @@ func BenchmarkFirstReply(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	b.ReportMetric(float64(ready.Microseconds())/float64(b.N)/1000, "ms-to-ready")
+	b.ReportMetric(best.Seconds()*1e3, "best-ms-to-ready")
 }
 
 // BenchmarkPrepare is one call through host, socket and plugin; it reports what
@@ -141,12 +141,16 @@ func BenchmarkPrepare(b *testing.B) {
 		Handle: "h", Session: "s", Generation: 1, Workspace: "/w", Home: "/", Command: []string{"true"},
 		UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()),
 	}
+	best := time.Hour
 	for b.Loop() {
+		began := time.Now()
 		if _, err := p.Prepare(context.Background(), q); err != nil {
 			b.Fatal(err)
 		}
+		best = min(best, time.Since(began))
 	}
 	b.StopTimer()
+	b.ReportMetric(best.Seconds()*1e6, "best-µs")
 	for name, mib := range memory(b, h.Status()[0].PID) {
 		b.ReportMetric(mib, name)
 	}
