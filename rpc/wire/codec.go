@@ -186,37 +186,6 @@ func (r *Reader) compact() {
 	r.start = 0
 }
 
-// WriteFrame writes f as one line with one Write. Errors: ErrTooLong (nothing
-// was written), *WriteError. The caller sets the deadline of w and keeps
-// concurrent writers apart.
-func WriteFrame(w io.Writer, f *Frame) error {
-	line, err := AppendFrame(nil, f)
-	if err != nil {
-		return err
-	}
-	n, err := w.Write(line)
-	if err == nil && n < len(line) {
-		err = io.ErrShortWrite
-	}
-	if err != nil {
-		return &WriteError{Written: n, Size: len(line), Err: err}
-	}
-	return nil
-}
-
-// AppendFrame appends f's line, newline included, to dst. It fails with
-// ErrTooLong when the line is longer than MaxFrame.
-func AppendFrame(dst []byte, f *Frame) ([]byte, error) {
-	line, err := json.Marshal(f)
-	if err != nil {
-		return nil, fmt.Errorf("encoding frame: %w", err)
-	}
-	if len(line)+1 > MaxFrame {
-		return nil, fmt.Errorf("encoding %q frame of %d bytes: %w", f.Kind, len(line)+1, ErrTooLong)
-	}
-	return append(append(dst, line...), '\n'), nil
-}
-
 // ReadLaunch reads a Launch until end of file. Errors: ErrAbandoned when there
 // is none, ErrTooLong, *SyntaxError (also for a cut object or a foreign
 // version), else the stream's own.

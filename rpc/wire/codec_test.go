@@ -58,6 +58,33 @@ func TestFramesRoundTrip(t *testing.T) {
 	}
 }
 
+// The frames that are encoded by hand are those of encoding/json, and cost
+// nothing.
+func TestPlainFrames(t *testing.T) {
+	t.Parallel()
+	plain := []Frame{
+		{Kind: KindWelcome}, {}, {Kind: KindReply, ID: 1<<64 - 1}, {Kind: KindSpool, LastSeq: 12},
+		{Kind: KindStatus, Status: &Status{}}, {Kind: KindStatus, Status: &Status{AgentPID: -3}},
+		{Kind: KindStatus, Status: &Status{Phase: PhaseRunning, AgentPID: 1234, LastSeq: 1 << 63, DroppedBytes: 7}},
+	}
+	for _, f := range append(plain, sampleFrames()...) {
+		got, err := AppendFrame(nil, &f)
+		want, _ := json.Marshal(f)
+		if err != nil || string(got) != string(want)+"\n" {
+			t.Errorf("got %s, want %s, %v", got, want, err)
+		}
+	}
+	for _, f := range plain {
+		if !f.plain() {
+			t.Errorf("%+v is not plain", f)
+		}
+	}
+	w := NewWriter(io.Discard)
+	if n := testing.AllocsPerRun(100, func() { _ = w.WriteFrame(&plain[6]) }); n != 0 && !raceEnabled {
+		t.Errorf("a heartbeat costs %v allocations", n)
+	}
+}
+
 func TestReaderStaysInStep(t *testing.T) {
 	t.Parallel()
 	long := `{"kind":"` + strings.Repeat("x", 200) + `"}`
