@@ -2,7 +2,6 @@ package wrap
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -16,18 +15,25 @@ const maxSocketPath = 107
 // errStranger: somebody else listens where the daemon should.
 var errStranger = errors.New("the listener is neither root nor this wrapper's user")
 
-// dial connects to the Unix socket at path without package net, which would
-// double the wrapper's size. Connecting never blocks: a full backlog is EAGAIN.
-// The result is non-blocking and takes deadlines. The token goes to whoever
-// listens, so that is checked first (SO_PEERCRED names who called listen(2)).
-func dial(path string) (*os.File, error) {
+// dialer connects to one Unix socket, again and again, without package net,
+// which would double the wrapper's size, and without garbage, which would make
+// the wrapper collect it: a daemon may be away for days.
+type dialer struct {
+	path string
+	addr unix.SockaddrUnix
+}
+
+// dial connects. Connecting never blocks: a full backlog is EAGAIN. The result
+// is non-blocking and takes deadlines. The token goes to whoever listens, so
+// that is checked first (SO_PEERCRED names who called listen(2)).
+func (d *dialer) dial() (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return nil, fmt.Errorf("making a socket: %w", err)
+		return nil, err
 	}
-	if err := connect(fd, path); err != nil {
+	if err := d.connect(fd); err != nil {
 		unix.Close(fd)
-		return nil, fmt.Errorf("connecting to %q: %w", path, err)
+		return nil, err
 	}
 	peer, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err == nil && peer.Uid != 0 && peer.Uid != uint32(os.Geteuid()) {
@@ -35,22 +41,23 @@ func dial(path string) (*os.File, error) {
 	}
 	if err != nil {
 		unix.Close(fd)
-		return nil, fmt.Errorf("connecting to %q: %w", path, err)
+		return nil, err
 	}
 	return os.NewFile(uintptr(fd), "wrap.sock"), nil
 }
 
 // connect connects fd, through a descriptor of the directory when the path is
 // too long for the address.
-func connect(fd int, path string) error {
-	if len(path) <= maxSocketPath {
-		return unix.Connect(fd, &unix.SockaddrUnix{Name: path})
+func (d *dialer) connect(fd int) error {
+	if len(d.path) <= maxSocketPath {
+		d.addr.Name = d.path
+		return unix.Connect(fd, &d.addr)
 	}
-	dir, err := unix.Open(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	dir, err := unix.Open(filepath.Dir(d.path), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(dir)
-	short := "/proc/self/fd/" + strconv.Itoa(dir) + "/" + filepath.Base(path)
-	return unix.Connect(fd, &unix.SockaddrUnix{Name: short})
+	d.addr.Name = "/proc/self/fd/" + strconv.Itoa(dir) + "/" + filepath.Base(d.path)
+	return unix.Connect(fd, &d.addr)
 }

@@ -18,28 +18,35 @@ type link struct {
 	ended   chan struct{} // closed when run has returned
 	leaving bool          // quit was seen
 	notes   limiter
+	dialer  dialer
+	timer   *time.Timer
 }
 
 func newLink(w *wrapper) *link {
-	return &link{w: w, exited: make(chan struct{}), quit: make(chan struct{}), ended: make(chan struct{})}
+	l := &link{w: w, exited: make(chan struct{}), quit: make(chan struct{}), ended: make(chan struct{})}
+	l.dialer.path = w.launch.Socket
+	l.timer = time.NewTimer(0)
+	return l
 }
 
 // limiter lets one line pass per noteEvery: a daemon that is away for a week,
 // or restarts all the time, must not fill a disk.
 type limiter struct{ last time.Time }
 
-func (l *limiter) logf(format string, args ...any) {
-	if now := time.Now(); l.last.IsZero() || now.Sub(l.last) >= noteEvery {
-		l.last = now
-		logf(format, args...)
+func (l *limiter) due() bool {
+	now := time.Now()
+	if !l.last.IsZero() && now.Sub(l.last) < noteEvery {
+		return false
 	}
+	l.last = now
+	return true
 }
 
 // run connects and serves until stop.
 func (l *link) run() {
 	defer close(l.ended)
 	for {
-		conn, err := dial(l.w.launch.Socket)
+		conn, err := l.dialer.dial()
 		if err == nil {
 			err = l.serve(conn)
 		}
@@ -49,7 +56,9 @@ func (l *link) run() {
 		if errors.Is(err, errPoked) {
 			continue
 		}
-		l.notes.logf("the daemon is out of reach, trying again for ever: %v", err)
+		if l.notes.due() {
+			logf("the daemon is out of reach at %s, trying again for ever: %v", l.w.launch.Socket, err)
+		}
 		if !l.pause() {
 			l.leaving = true // one last try: the end is worth it
 		}
@@ -68,10 +77,9 @@ func (l *link) stopped() bool {
 // pause waits before the next try, for a random time so that a thousand
 // wrappers do not come all at once. false = stop was called.
 func (l *link) pause() bool {
-	t := time.NewTimer(reconnectMin + rand.N(reconnectMax-reconnectMin))
-	defer t.Stop()
+	l.timer.Reset(reconnectMin + rand.N(reconnectMax-reconnectMin))
 	select {
-	case <-t.C:
+	case <-l.timer.C:
 	case <-l.w.poke:
 	case <-l.quit:
 		return false
@@ -106,6 +114,9 @@ var (
 type conn struct {
 	link     *link
 	file     *os.File
+	writer   *wire.Writer
+	status   wire.Status // of the heartbeat being written
+	beat     wire.Frame
 	frames   chan wire.Frame // closed with the connection
 	readErr  error           // valid when frames is closed
 	done     chan struct{}   // ends readLoop
@@ -118,7 +129,7 @@ type conn struct {
 
 // serve speaks on one connection until it ends.
 func (l *link) serve(file *os.File) error {
-	c := &conn{link: l, file: file, since: time.Now(), frames: make(chan wire.Frame), done: make(chan struct{})}
+	c := &conn{link: l, file: file, writer: wire.NewWriter(file), since: time.Now(), frames: make(chan wire.Frame), done: make(chan struct{})}
 	go c.readLoop() // owner: serve; joined below
 	err := c.talk()
 	close(c.done)
@@ -139,7 +150,9 @@ func (c *conn) readLoop() {
 		var syntax *wire.SyntaxError
 		switch {
 		case errors.As(err, &syntax), errors.Is(err, wire.ErrTooLong):
-			bad.logf("reading from the daemon: %v", err)
+			if bad.due() {
+				logf("reading from the daemon: %v", err)
+			}
 			continue
 		case err != nil:
 			c.readErr = err
@@ -158,7 +171,7 @@ func (c *conn) write(f *wire.Frame) error {
 	if err := c.file.SetWriteDeadline(time.Now().Add(writeBound)); err != nil {
 		return err
 	}
-	return wire.WriteFrame(c.file, f)
+	return c.writer.WriteFrame(f)
 }
 
 // talk is the conversation.
@@ -231,8 +244,9 @@ func (c *conn) poked() error {
 }
 
 func (c *conn) sendStatus() error {
-	st := c.link.w.status()
-	return c.write(&wire.Frame{Kind: wire.KindStatus, Status: &st})
+	c.status = c.link.w.status()
+	c.beat = wire.Frame{Kind: wire.KindStatus, Status: &c.status}
+	return c.write(&c.beat)
 }
 
 func (c *conn) sendSpool() error {

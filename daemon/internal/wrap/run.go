@@ -166,7 +166,7 @@ func (w *wrapper) supervise() int {
 	go w.link.run() // owner: supervise; ends in link.stop
 	if startErr == nil {
 		go w.reapLoop() // owner: supervise; ends with the process
-		w.writeStatus()
+		w.writeRunning()
 		w.makeReserve()
 		w.finish(<-w.ends)
 	} else {
@@ -203,7 +203,7 @@ func (w *wrapper) prepare() int {
 		logf("becoming the subreaper: %v", err) // orphans then escape to init, the leaf still holds them
 	}
 	w.state.set(func(s *wire.Status) { s.Phase = wire.PhaseStarting })
-	w.writeStatus()
+	w.writeStarting()
 	w.spool, err = spool.Create(filepath.Join(w.launch.Dir, wire.SpoolName),
 		spool.Options{FileBytes: w.launch.SpoolFileBytes, Files: w.launch.SpoolFiles})
 	if err != nil {

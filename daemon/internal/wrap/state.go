@@ -2,6 +2,7 @@ package wrap
 
 import (
 	"encoding/json"
+	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -48,25 +49,49 @@ func (w *wrapper) status() wire.Status {
 	return st
 }
 
-// writeStatus writes status.json. A failure is logged and no more: the file is
-// a hint for whoever looks for the wrapper, the lock is the evidence.
-func (w *wrapper) writeStatus() {
+// statusFile describes the wrapper at this moment.
+func (w *wrapper) statusFile() wire.StatusFile {
 	f := wire.StatusFile{
 		Version: wire.FilesVersion, Host: w.launch.Host, Session: w.launch.Session,
 		Instance: w.launch.Instance, Generation: w.launch.Generation,
 		Epoch: w.epoch, PID: w.self.PID, StartTicks: w.self.StartTicks, At: time.Now().UTC(),
 	}
 	w.state.set(func(s *wire.Status) { f.Phase, f.AgentPID = s.Phase, s.AgentPID })
-	if f.AgentPID != 0 {
-		if id, err := sys.IdentityOf(f.AgentPID); err == nil {
-			f.AgentStartTicks = id.StartTicks
+	return f
+}
+
+// writeStarting writes status.json before the agent starts: atomically, but not
+// flushed to the disk, which can take longer than all of the start. What it
+// says dies with the epoch, and a power cut ends that.
+func (w *wrapper) writeStarting() {
+	data, err := json.Marshal(w.statusFile())
+	if err == nil {
+		temp := filepath.Join(w.launch.Dir, ".tmp-"+wire.StatusName)
+		if err = os.WriteFile(temp, append(data, '\n'), 0o600); err == nil {
+			err = os.Rename(temp, filepath.Join(w.launch.Dir, wire.StatusName))
 		}
 	}
-	if err := w.writeFile(wire.StatusName, f); err != nil {
+	w.statusFailed(err)
+}
+
+// writeRunning writes status.json with the agent in it, for good.
+func (w *wrapper) writeRunning() {
+	f := w.statusFile()
+	if id, err := sys.IdentityOf(f.AgentPID); err == nil {
+		f.AgentStartTicks = id.StartTicks
+	}
+	w.statusFailed(w.writeFile(wire.StatusName, f))
+}
+
+// statusFailed logs and no more: the file is a hint for whoever looks for the
+// wrapper, the lock is the evidence.
+func (w *wrapper) statusFailed(err error) {
+	if err != nil {
 		logf("writing the status file: %v", err)
 	}
 }
 
+// writeFile replaces one file of the generation's directory, durably.
 func (w *wrapper) writeFile(name string, value any) error {
 	data, err := json.Marshal(value)
 	if err != nil {
