@@ -19,7 +19,7 @@ var errLockReplaced = errors.New("the lock file was replaced meanwhile")
 // lost: a child that it was making when it was killed holds the lock until it
 // has reached its exec.
 const (
-	lockPatience = 200 * time.Millisecond
+	lockPatience = time.Second
 	lockPause    = 10 * time.Millisecond
 )
 

@@ -14,19 +14,3 @@ func FuzzDecode(f *testing.F) {
 		checkDecode(t, Type(typ), body)
 	})
 }
-
-func FuzzGenerationFiles(f *testing.F) {
-	f.Add([]byte(`{"host":"h","session":"s","instance":"i","generation":1,"kind":"code","at":"2026-11-29T19:00:00Z"}`))
-	f.Add([]byte(`{"host":"h","session":"s","instance":"i","generation":1,"pid":1,"start_ticks":1,"epoch":"e","phase":"running"}`))
-	f.Add([]byte("{}{}"))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		var x GenerationExit
-		if err := decodeGenerationFile(data, &x); err == nil && x.validate() == nil && x.Kind == "" {
-			t.Errorf("%q was taken for an exit", data)
-		}
-		var s GenerationStatus
-		if err := decodeGenerationFile(data, &s); err == nil && s.validate() == nil && s.PID <= 0 {
-			t.Errorf("%q was taken for a status", data)
-		}
-	})
-}

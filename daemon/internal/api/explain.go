@@ -23,11 +23,7 @@ const explainBound = 5 * time.Second
 func (a *API) Explain(ctx context.Context, p rpc.Peer, session string) (rpc.ExplainReply, error) {
 	if tomb, ok := a.opts.Engine.Snapshot().Tombstones.Get([]byte(session)); ok && may(p, tomb.UID) {
 		if _, live := a.opts.Engine.View(session); !live {
-			t := tombstoneOf(tomb)
-			return rpc.ExplainReply{
-				Tombstone: t, Verdict: "absent", Witnesses: []rpc.Witness{},
-				Notes: []string{"the session was deleted; its id is spent until the tombstone expires"},
-			}, nil
+			return buried(tomb), nil
 		}
 	}
 	v, err := a.view(p, session, true)
@@ -49,14 +45,33 @@ func (a *API) Explain(ctx context.Context, p rpc.Peer, session string) (rpc.Expl
 	return reply, nil
 }
 
+// buried is what explain says of a deleted session: the evidence that was
+// recorded when it went.
+func buried(tomb *record.Tombstone) rpc.ExplainReply {
+	t := tombstoneOf(tomb)
+	reply := rpc.ExplainReply{Verdict: "unknown", Witnesses: []rpc.Witness{}}
+	if t.Evidence != nil {
+		reply = *t.Evidence
+	}
+	t.Evidence, reply.Tombstone = nil, t
+	reply.Notes = append(reply.Notes, "the session was deleted, what is shown was seen then; its id is spent until the tombstone expires")
+	return reply
+}
+
 // explained is an evidence report as the API shows it.
 func explained(r *evidence.Report) rpc.ExplainReply {
 	reply := rpc.ExplainReply{Verdict: r.Verdict.String(), Strength: r.Strength, Witnesses: []rpc.Witness{}}
-	now := sys.Now()
+	now, asked := sys.Now(), map[string]int{}
 	for _, w := range r.Witnesses {
-		reply.Witnesses = append(reply.Witnesses, rpc.Witness{
+		shown := rpc.Witness{
 			Name: w.Name, Answer: w.Answer.String(), AgeSeconds: max(now-w.At, 0).Seconds(), Detail: w.Detail,
-		})
+		}
+		if i, again := asked[w.Name]; again { // asked twice: the later answer is shown
+			reply.Witnesses[i] = shown
+			continue
+		}
+		asked[w.Name] = len(reply.Witnesses)
+		reply.Witnesses = append(reply.Witnesses, shown)
 	}
 	if r.Reason != "" {
 		reply.Notes = append(reply.Notes, r.Reason)

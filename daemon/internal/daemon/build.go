@@ -88,7 +88,7 @@ func (d *Daemon) newPlugins() (*host.Host, error) {
 	}
 	return host.New(host.Options{
 		Providers: providers, SocketDir: filepath.Join(d.cfg.RunDir, "plugins"),
-		HostID: d.dir.HostID(), Logger: d.log.Named("plugins"),
+		HostID: d.dir.HostID(), Controllers: d.tree.Controllers(), Logger: d.log.Named("plugins"),
 	})
 }
 

@@ -33,10 +33,6 @@ import (
 )
 
 const (
-	// lockPatience bounds the wait for the lock of a daemon that was killed a
-	// moment ago, lockPoll is the time between two tries.
-	lockPatience = time.Second
-	lockPoll     = 2 * time.Millisecond
 	// selfTestBound bounds the proof that other processes can be read.
 	selfTestBound = 30 * time.Second
 	// shutdownBound bounds the end of what the operators' socket still serves.
@@ -96,10 +92,13 @@ func (d *Daemon) open() (err error) {
 	if d.epoch, err = sys.Epoch(); err != nil {
 		return err
 	}
-	if d.dir, err = openState(d.cfg.StateDir); err != nil {
+	if d.dir, err = statefs.Open(d.cfg.StateDir); err != nil {
 		return err
 	}
 	d.closers = append(d.closers, d.dir.Close)
+	if d.dir.MachineSource() == "" {
+		d.log.Warn("this machine has no id: a copy of the state directory on another machine would not be noticed")
+	}
 	d.loaded = engine.NewLoaded()
 	d.journal, d.recovery, err = journal.Open(d.dir.Journal(), journal.Options{}, d.loaded.Replay)
 	if err != nil {
@@ -123,20 +122,6 @@ func (d *Daemon) open() (err error) {
 		d.log.Warn("running without cgroups: evidence is weak", "reason", d.tree.Reason())
 	}
 	return nil
-}
-
-// openState takes the state directory. A daemon that was killed while it
-// cloned a wrapper leaves its lock, for the moment until the clone's exec, with
-// the clone: that is waited for.
-func openState(path string) (*statefs.Dir, error) {
-	deadline := time.Now().Add(lockPatience)
-	for {
-		dir, err := statefs.Open(path)
-		if !errors.Is(err, statefs.ErrLocked) || time.Now().After(deadline) {
-			return dir, err
-		}
-		time.Sleep(lockPoll)
-	}
 }
 
 // build makes the parts; nothing of it touches a session yet.
@@ -223,6 +208,7 @@ func (d *Daemon) serve(ctx context.Context, started time.Time) error {
 	go func() { failures <- d.server.Serve(d.operators) }()
 	d.plugins.Start(engineCtx)
 	go d.prove(engineCtx) // bounded
+	go d.sweepTrash(engineCtx)
 	d.log.Info("serving", "socket", SocketPath(&d.cfg), "host", d.dir.HostID(), "cgroup", d.tree.Mode().String(),
 		"sessions", d.engine.Snapshot().Sessions.Len(), "took", time.Since(started).Round(time.Microsecond).String())
 
@@ -275,6 +261,15 @@ func (d *Daemon) prove(ctx context.Context) {
 	if err := d.scanner.SelfTest(ctx); err != nil && ctx.Err() == nil {
 		d.log.Error("other processes' environments cannot be read: deletes are refused", "error", err)
 		d.api.SetDegraded(err)
+	}
+}
+
+// sweepTrash erases what earlier deletions have left: a power cut after a purge
+// may bring a tree back under a name that no lease knows. What a lease does know
+// is erased by its own deletion, for which finding it gone is success.
+func (d *Daemon) sweepTrash(ctx context.Context) {
+	if err := d.dir.Trash().Empty(ctx); err != nil && ctx.Err() == nil {
+		d.log.Warn("the trash could not be emptied; the next start tries again", "error", err)
 	}
 }
 
