@@ -60,3 +60,9 @@ func NumberOf(data []byte) uint64 {
 	h, _, _, _ := parseFileHeader(data, "")
 	return h.number
 }
+
+// SaltOf is the salt of a file.
+func SaltOf(data []byte) uint32 {
+	h, _, _, _ := parseFileHeader(data, "")
+	return h.salt
+}
