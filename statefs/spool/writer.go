@@ -323,7 +323,19 @@ func (w *Writer) Sync() error {
 	if w.file == nil {
 		return nil
 	}
-	return w.file.Sync()
+	if err := w.file.Sync(); err != nil {
+		return err
+	}
+	return syncDir(w.dir) // the name of a new file
+}
+
+func syncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer d.Close() // read only
+	return d.Sync()
 }
 
 // Close closes the current file. The Writer must not be used afterwards.

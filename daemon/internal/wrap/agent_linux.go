@@ -47,7 +47,7 @@ func (s *stdio) close() {
 }
 
 // startAgent starts the agent, or says in words for people why it cannot run.
-func startAgent(l *wire.Launch, r *sandbox.Recipe) (*agent, error) {
+func startAgent(l *wire.Launch, r *sandbox.Recipe, log *diary) (*agent, error) {
 	a := &agent{pidfd: -1, slave: -1}
 	var io *stdio
 	var err error
@@ -61,9 +61,9 @@ func startAgent(l *wire.Launch, r *sandbox.Recipe) (*agent, error) {
 	}
 	defer io.close()
 	if r.SetIDs {
-		io.chown(r)
+		io.chown(r, log)
 	}
-	spec := newExecSpec(l, r, io.files)
+	spec := newExecSpec(l, r, io.files, log)
 	if err := spec.openCgroup(); err != nil {
 		a.close()
 		return nil, err
@@ -102,10 +102,10 @@ func (a *agent) openPipes() (*stdio, error) {
 
 // chown gives the agent its standard descriptors, so that it can open
 // /dev/stdout and /dev/tty again under its own uid.
-func (s *stdio) chown(r *sandbox.Recipe) {
+func (s *stdio) chown(r *sandbox.Recipe, log *diary) {
 	for _, fd := range s.files {
 		if err := unix.Fchown(fd, int(r.UID), int(r.GID)); err != nil {
-			logf("giving the agent its standard descriptors: %v", err)
+			log.logf("giving the agent its standard descriptors: %v", err)
 		}
 	}
 }

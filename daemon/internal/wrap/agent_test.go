@@ -258,6 +258,28 @@ func TestGoneCgroupIsAStartError(t *testing.T) {
 	s.wait()
 }
 
+// A cgroup that was killed once kills what is started in it later.
+func TestKilledCgroupIsAStartError(t *testing.T) {
+	t.Parallel()
+	for _, limits := range [][]sandbox.Rlimit{nil, {{Name: "core"}}} {
+		s := newSession(t, "true")
+		s.recipe.Rlimits = limits
+		s.launch.WorkCgroup = newCgroup(t)
+		if err := os.WriteFile(s.launch.WorkCgroup+"/cgroup.kill", []byte("1"), 0); err != nil {
+			t.Skipf("needs cgroup.kill: %v", err)
+		}
+		s.withDaemon().start()
+		h := s.daemon.next().hello
+		s.wait()
+		if x := s.exit(); h.Status.AgentPID != 0 && x.Exit.Kind == wire.ExitCode {
+			t.Skip("this kernel forgets cgroup.kill")
+		}
+		if !strings.Contains(h.Status.StartError, "killed before") {
+			t.Errorf("start error %q", h.Status.StartError)
+		}
+	}
+}
+
 // newCgroup makes a cgroup that ends with the test.
 func newCgroup(t *testing.T) string {
 	t.Helper()

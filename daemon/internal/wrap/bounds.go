@@ -45,7 +45,15 @@ const (
 	// it is written a first time without the final sequence number.
 	quickDrain = 50 * time.Millisecond
 	// syncBound is how long the exit record waits for the spool's fsync.
-	syncBound = 5 * time.Second
+	syncBound = 2 * time.Second
+	// diskBound is how long the wrapper stays for a record that hangs, once the
+	// end has been told.
+	diskBound = 30 * time.Second
+
+	// logLines is how many lines of the wrapper's log may wait for the disk,
+	// logBound how long the end waits for them.
+	logLines = 64
+	logBound = time.Second
 
 	// inputBytes and inputItems bound input that the agent has not taken.
 	inputBytes = 1 << 20

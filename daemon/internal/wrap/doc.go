@@ -16,5 +16,6 @@
 //	            nothing else
 //	inputLoop   writes queued input to the agent
 //	linkLoop    connects, says hello, sends frames; per connection readLoop
+//	diary       writes the wrapper's own log
 //	ladder      only during a stop with Signal and at the end without a cgroup
 package wrap

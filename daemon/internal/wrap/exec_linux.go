@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berthd/berth/daemon/internal/sys"
 	"github.com/berthd/berth/plugins/sandbox"
 	"github.com/berthd/berth/rpc/wire"
 )
@@ -23,14 +24,15 @@ type execSpec struct {
 	files    [3]int
 	terminal bool
 	recipe   *sandbox.Recipe
+	log      *diary
 	cgroup   string
 	cgroupFD int
 }
 
-func newExecSpec(l *wire.Launch, r *sandbox.Recipe, files [3]int) *execSpec {
+func newExecSpec(l *wire.Launch, r *sandbox.Recipe, files [3]int, log *diary) *execSpec {
 	return &execSpec{
 		argv: r.Argv, env: environment(l, r), dir: r.Dir, files: files, terminal: l.Terminal,
-		recipe: r, cgroup: l.WorkCgroup, cgroupFD: -1,
+		recipe: r, log: log, cgroup: l.WorkCgroup, cgroupFD: -1,
 	}
 }
 
@@ -59,7 +61,7 @@ func (s *execSpec) start() (pid, pidfd int, err error) {
 	if err := s.check(); err != nil {
 		return 0, -1, err
 	}
-	defer agentOOMScore()()
+	defer agentOOMScore(s.log)()
 	defer unix.Umask(unix.Umask(s.umask())) // nothing else makes files before the agent runs
 	var denied error
 	for _, path := range s.candidates() {
@@ -132,11 +134,29 @@ func lookupEnv(env []string, name string) string {
 func (s *execSpec) startPath(path string) (pid, pidfd int, err error) {
 	for try := 0; ; try++ {
 		pid, pidfd, err = s.fork(path)
+		if err == nil && killedBeforeExec(pid) {
+			abandon(pid, pidfd)
+			return 0, -1, errKilledBeforeExec
+		}
 		if !errors.Is(err, unix.ETXTBSY) || try == startTries {
 			return pid, pidfd, err
 		}
 		time.Sleep(startPause)
 	}
+}
+
+// errKilledBeforeExec: the kernel kills what is cloned into a cgroup that was
+// once told to kill its members (Linux 6.18), and the clone succeeds.
+var errKilledBeforeExec = errors.New("killed before it could execute anything, as in a cgroup that has been killed")
+
+// killedBeforeExec reports whether child pid has ended without ever having
+// executed a program, which for us can only be by a signal.
+func killedBeforeExec(pid int) bool {
+	if !childEnded(pid) {
+		return false
+	}
+	st, err := statOf(pid)
+	return err == nil && st.Flags&sys.FlagForkNoExec != 0
 }
 
 // fork clones the child into its cgroup and its own session, with only the

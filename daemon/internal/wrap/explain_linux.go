@@ -14,7 +14,7 @@ import (
 // steps are tried again, as the agent's uid, to see which one it was.
 func (s *execSpec) explain(path string, cause error) error {
 	var stage *stageError
-	if errors.As(cause, &stage) || errnoOf(cause) == unix.EIO {
+	if errors.As(cause, &stage) || cause == errKilledBeforeExec {
 		return fmt.Errorf("starting %q: %w", s.argv[0], cause)
 	}
 	var dirErr, fileErr error

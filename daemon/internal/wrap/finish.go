@@ -21,9 +21,10 @@ func (w *wrapper) finish(status unix.WaitStatus) {
 	w.agent.closeSlave()
 	drained := w.out.drain(w.launch.DrainTimeout)
 	if !within(drained, quickDrain) {
-		w.writeExit(exit, "", true)
+		early := *exit
+		go w.writeExit(&early, "", true) // owner: wrapper; may hang as the disk does
 		if !within(drained, w.launch.DrainTimeout+syncBound) {
-			logf("the spool did not take the last output within %v", w.launch.DrainTimeout+syncBound)
+			w.log.logf("the spool did not take the last output within %v", w.launch.DrainTimeout+syncBound)
 		}
 	}
 	w.end(exit, "")
@@ -31,7 +32,7 @@ func (w *wrapper) finish(status unix.WaitStatus) {
 
 // finishUnstarted records that there never was an agent.
 func (w *wrapper) finishUnstarted(cause error) {
-	logf("%v", cause)
+	w.log.logf("%v", cause)
 	exit := &wire.Exit{Kind: wire.ExitUnknown, Unknown: "start_failed", At: time.Now().UTC()}
 	w.in.close()
 	w.event("start_failed", map[string]any{"error": cause.Error()})
@@ -42,14 +43,24 @@ func (w *wrapper) finishUnstarted(cause error) {
 // end writes the exit record for good, tells the daemon, and ends what is left.
 func (w *wrapper) end(exit *wire.Exit, startError string) {
 	exit.LastSeq = w.spool.LastSeq()
-	w.writeExit(exit, startError, false)
+	last := *exit
+	written := make(chan struct{})
+	go func() { // owner: wrapper; ends with the process where the disk hangs
+		defer close(written)
+		w.writeExit(&last, startError, false)
+	}()
+	if !within(written, syncBound) {
+		w.log.logf("the exit record is not on disk after %v, the end is told without it", syncBound)
+	}
 	w.state.set(func(s *wire.Status) { s.Phase, s.Exit = wire.PhaseExited, exit })
 	w.link.announce()
 	if w.agent != nil {
 		w.endLeftovers()
 	}
 	w.link.stop(exitNoticeBound)
-	os.Remove(filepath.Join(w.launch.Dir, reserveName)) // missing is as good as removed
+	if within(written, diskBound) && within(w.out.loop, diskBound) {
+		os.Remove(filepath.Join(w.launch.Dir, reserveName)) // missing is as good as removed
+	}
 }
 
 // exitOf describes status, with the stop that was asked for before.
@@ -93,13 +104,15 @@ func (w *wrapper) writeExit(exit *wire.Exit, startError string, draining bool) {
 	if w.agent != nil {
 		f.AgentPID = w.agent.pid
 	}
+	w.exitMu.Lock() // the early record never replaces the final one
+	defer w.exitMu.Unlock()
 	err := w.writeFile(wire.ExitName, f)
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		os.Remove(filepath.Join(w.launch.Dir, reserveName)) // missing is as good as removed
 		err = w.writeFile(wire.ExitName, f)
 	}
 	if err != nil {
-		logf("writing the exit record: %v", err)
+		w.log.logf("writing the exit record: %v", err)
 	}
 }
 
@@ -117,7 +130,7 @@ func (w *wrapper) makeReserve() {
 		err = errors.Join(err, f.Close())
 	}
 	if err != nil {
-		logf("setting room for the exit record aside: %v", err)
+		w.log.logf("setting room for the exit record aside: %v", err)
 	}
 }
 

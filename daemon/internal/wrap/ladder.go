@@ -12,19 +12,25 @@ import (
 type ladder struct {
 	mu   sync.Mutex
 	done chan struct{} // nil = not started; closed at the end
+	log  *diary
+	kill time.Time // when the grace ends
 }
 
-// run starts the ladder unless it runs already, and returns a channel that is
-// closed when no descendant is left, or when the wrapper has given up.
+// run starts the ladder and returns a channel that is closed when no descendant
+// is left, or when the wrapper has given up. While it runs, a shorter grace
+// counts and a longer one does not.
 func (l *ladder) run(grace time.Duration) <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	kill := time.Now().Add(grace)
 	if l.done == nil {
-		l.done = make(chan struct{})
-		go func() { // owner: wrapper; bounded by grace + ladderBound
+		l.done, l.kill = make(chan struct{}), kill
+		go func() { // owner: wrapper; bounded by the grace and ladderBound
 			defer close(l.done)
-			climb(os.Getpid(), grace)
+			l.climb(os.Getpid())
 		}()
+	} else if kill.Before(l.kill) {
+		l.kill = kill
 	}
 	return l.done
 }
@@ -36,15 +42,23 @@ func (l *ladder) running() <-chan struct{} {
 	return l.done
 }
 
+// untilKill returns how much of the grace is left.
+func (l *ladder) untilKill() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return time.Until(l.kill)
+}
+
 // climb ends everything below pid.
-func climb(pid int, grace time.Duration) {
+func (l *ladder) climb(pid int) {
 	told := map[int]uint64{}
-	for end := time.Now().Add(grace); ; {
+	for {
 		left := descendants(pid)
 		if len(left) == 0 {
 			return
 		}
-		if !time.Now().Before(end) {
+		grace := l.untilKill()
+		if grace <= 0 {
 			break
 		}
 		for p, ticks := range left {
@@ -54,22 +68,22 @@ func climb(pid int, grace time.Duration) {
 				signalOne(p, ticks, syscall.SIGCONT) // a stopped one would not see it
 			}
 		}
-		time.Sleep(min(ladderEvery, time.Until(end)))
+		time.Sleep(min(ladderEvery, grace))
 	}
-	insist(pid)
+	l.insist(pid)
 }
 
 // insist kills until nothing is left. It looks again at once after it has
 // killed: a chain that forks and exits must be caught by speed, since each
 // link of it becomes a child of the subreaper.
-func insist(pid int) {
+func (l *ladder) insist(pid int) {
 	for end := time.Now().Add(ladderBound); ; {
 		left := descendants(pid)
 		if len(left) == 0 {
 			return
 		}
 		if time.Now().After(end) {
-			logf("%d descendants do not end: %v", len(left), left)
+			l.log.logf("%d descendants do not end: %v", len(left), left)
 			return
 		}
 		for p, ticks := range left {

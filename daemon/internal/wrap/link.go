@@ -57,7 +57,7 @@ func (l *link) run() {
 			continue
 		}
 		if l.notes.due() {
-			logf("the daemon is out of reach at %s, trying again for ever: %v", l.w.launch.Socket, err)
+			l.w.log.logf("the daemon is out of reach at %s, trying again for ever: %v", l.w.launch.Socket, err)
 		}
 		if !l.pause() {
 			l.leaving = true // one last try: the end is worth it
@@ -151,7 +151,7 @@ func (c *conn) readLoop() {
 		switch {
 		case errors.As(err, &syntax), errors.Is(err, wire.ErrTooLong):
 			if bad.due() {
-				logf("reading from the daemon: %v", err)
+				c.link.w.log.logf("reading from the daemon: %v", err)
 			}
 			continue
 		case err != nil:

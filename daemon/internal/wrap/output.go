@@ -14,6 +14,7 @@ import (
 // with a count, until the loop takes buffers again.
 type output struct {
 	spool  *spool.Writer
+	log    *diary
 	full   chan chunk  // from the pumps; has room for every buffer
 	events chan []byte // event records, before any output that waits
 	free   chan []byte
@@ -34,9 +35,10 @@ type chunk struct {
 	data   []byte
 }
 
-func newOutput(w *spool.Writer) *output {
+func newOutput(w *spool.Writer, log *diary) *output {
 	o := &output{
 		spool:  w,
+		log:    log,
 		full:   make(chan chunk, outputBuffers),
 		events: make(chan []byte, eventBuffers),
 		free:   make(chan []byte, outputBuffers),

@@ -79,6 +79,19 @@ func TestStopWithSignal(t *testing.T) {
 	}
 }
 
+// A second stop with a shorter grace hastens the first.
+func TestSecondStopHastens(t *testing.T) {
+	t.Parallel()
+	s := newSession(t, "sh", "-c", stubborn).withDaemon().start()
+	c := s.daemon.next()
+	s.awaitOutput(spool.Stdout, "up")
+	for _, grace := range []time.Duration{time.Hour, 0, time.Hour} {
+		c.request(wire.Frame{Kind: wire.KindStop, Stop: &wire.Stop{Reason: "operator", Grace: grace, Signal: true}})
+	}
+	c.await(wire.KindExited)
+	s.wait()
+}
+
 func TestStopWithSignalIsGentleFirst(t *testing.T) {
 	t.Parallel()
 	s := newSession(t, "sh", "-c", "trap 'echo bye; exit 12' TERM; echo up; while :; do sleep 0.02; done").withDaemon().start()

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
-	"time"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -34,7 +34,9 @@ type wrapper struct {
 	in     *input
 	link   *link
 	stops  *ladder
+	log    *diary
 
+	exitMu    sync.Mutex     // orders writes of exit.json
 	oomBefore uint64         // OOM kills in the work cgroup before the agent
 	child     chan os.Signal // SIGCHLD
 	poke      chan os.Signal // SIGUSR1
@@ -48,13 +50,15 @@ type wrapper struct {
 func Run(launchFD int) int {
 	tuneRuntime()
 	w := &wrapper{
+		log:   newDiary(os.Stderr),
 		child: make(chan os.Signal, 1),
 		poke:  make(chan os.Signal, 1),
 		ends:  make(chan unix.WaitStatus, 1),
 	}
+	defer w.log.flush()
 	w.catchSignals()
 	if err := closeOnExec(3); err != nil {
-		logf("marking descriptors close-on-exec: %v", err)
+		w.log.logf("marking descriptors close-on-exec: %v", err)
 		return ExitState
 	}
 	launch := os.NewFile(uintptr(launchFD), "launch")
@@ -112,16 +116,16 @@ func (w *wrapper) read(f io.Reader) int {
 		return ExitOK
 	}
 	if err != nil {
-		logf("reading the launch object: %v", err)
+		w.log.logf("reading the launch object: %v", err)
 		return ExitLaunch
 	}
 	if err := json.Unmarshal(l.Recipe, &w.recipe); err != nil {
-		logf("reading the launch object: the recipe does not decode")
+		w.log.logf("reading the launch object: the recipe does not decode")
 		return ExitLaunch
 	}
 	l.Recipe = nil
 	if err := validate(&l, &w.recipe); err != nil {
-		logf("reading the launch object: %v", err)
+		w.log.logf("reading the launch object: %v", err)
 		return ExitLaunch
 	}
 	w.launch = l
@@ -155,10 +159,10 @@ func (w *wrapper) supervise() int {
 	if code := w.prepare(); code != ExitOK {
 		return code
 	}
-	w.out = newOutput(w.spool)
+	w.out = newOutput(w.spool, w.log)
 	w.in = newInput()
 	w.link = newLink(w)
-	w.stops = &ladder{}
+	w.stops = &ladder{log: w.log}
 	startErr := w.start()
 	if startErr != nil { // before the hello, which tells it
 		w.state.set(func(s *wire.Status) { s.StartError = startErr.Error() })
@@ -178,36 +182,36 @@ func (w *wrapper) supervise() int {
 // prepare takes the lock and makes what the agent's start needs.
 func (w *wrapper) prepare() int {
 	if err := os.Chdir("/"); err != nil {
-		logf("changing directory: %v", err)
+		w.log.logf("changing directory: %v", err)
 	}
 	unix.Umask(0o077)
 	lock, err := takeLock(filepath.Join(w.launch.Dir, wire.LockName))
 	if errors.Is(err, errLocked) {
-		logf("session %s generation %d: %v", w.launch.Session, w.launch.Generation, err)
+		w.log.logf("session %s generation %d: %v", w.launch.Session, w.launch.Generation, err)
 		return ExitLocked
 	}
 	if err != nil {
-		logf("taking the generation's lock: %v", err)
+		w.log.logf("taking the generation's lock: %v", err)
 		return ExitState
 	}
 	w.lock = lock
 	if w.self, err = sys.SelfIdentity(); err != nil {
-		logf("finding out who this is: %v", err)
+		w.log.logf("finding out who this is: %v", err)
 		return ExitState
 	}
 	if w.epoch, err = sys.Epoch(); err != nil {
-		logf("finding out who this is: %v", err)
+		w.log.logf("finding out who this is: %v", err)
 		return ExitState
 	}
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		logf("becoming the subreaper: %v", err) // orphans then escape to init, the leaf still holds them
+		w.log.logf("becoming the subreaper: %v", err) // orphans then escape to init, the leaf still holds them
 	}
 	w.state.set(func(s *wire.Status) { s.Phase = wire.PhaseStarting })
 	w.writeStarting()
 	w.spool, err = spool.Create(filepath.Join(w.launch.Dir, wire.SpoolName),
 		spool.Options{FileBytes: w.launch.SpoolFileBytes, Files: w.launch.SpoolFiles})
 	if err != nil {
-		logf("opening the spool: %v", err)
+		w.log.logf("opening the spool: %v", err)
 		return ExitState
 	}
 	return ExitOK
@@ -216,7 +220,7 @@ func (w *wrapper) prepare() int {
 // start starts the agent.
 func (w *wrapper) start() error {
 	w.oomBefore, _ = oomKills(w.launch.WorkCgroup)
-	a, err := startAgent(&w.launch, &w.recipe)
+	a, err := startAgent(&w.launch, &w.recipe, w.log)
 	if err != nil {
 		return err
 	}
@@ -242,10 +246,4 @@ func (w *wrapper) event(name string, fields map[string]any) {
 		panic("internal error: event does not encode: " + err.Error())
 	}
 	w.out.put(data)
-}
-
-// logf writes one line to wrap.log.
-func logf(format string, args ...any) {
-	fmt.Fprintf(os.Stderr, "%s berth-wrap[%d]: %s\n",
-		time.Now().UTC().Format("2006-01-02T15:04:05.000Z"), os.Getpid(), fmt.Sprintf(format, args...))
 }

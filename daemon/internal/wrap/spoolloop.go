@@ -28,7 +28,7 @@ func (o *output) spoolLoop() {
 			if !ok {
 				o.writeEvents()
 				if err := o.spool.Sync(); err != nil {
-					logf("flushing the spool: %v", err)
+					o.log.logf("flushing the spool: %v", err)
 				}
 				return
 			}

@@ -87,7 +87,7 @@ func (w *wrapper) writeRunning() {
 // wrapper, the lock is the evidence.
 func (w *wrapper) statusFailed(err error) {
 	if err != nil {
-		logf("writing the status file: %v", err)
+		w.log.logf("writing the status file: %v", err)
 	}
 }
 

@@ -35,7 +35,7 @@ const oomScoreFile = "/proc/self/oom_score_adj"
 // agentOOMScore makes the agent an ordinary candidate of the OOM killer when
 // the wrapper is a protected one: a child inherits the value, so it is raised
 // for the fork and the wrapper's own is put back by the returned function.
-func agentOOMScore() (restore func()) {
+func agentOOMScore(log *diary) (restore func()) {
 	data, err := os.ReadFile(oomScoreFile)
 	if err != nil {
 		return func() {}
@@ -44,12 +44,12 @@ func agentOOMScore() (restore func()) {
 	if err != nil || own >= 0 {
 		return func() {}
 	}
-	setOOMScore(0)
-	return func() { setOOMScore(own) }
+	setOOMScore(0, log)
+	return func() { setOOMScore(own, log) }
 }
 
-func setOOMScore(score int) {
+func setOOMScore(score int, log *diary) {
 	if err := os.WriteFile(oomScoreFile, []byte(strconv.Itoa(score)), 0); err != nil {
-		logf("setting the OOM score: %v", err)
+		log.logf("setting the OOM score: %v", err)
 	}
 }
