@@ -14,75 +14,102 @@ import (
 	"github.com/berthd/berth/rpc"
 )
 
-// PROTOCOL.md lists every method, code, frame kind and limit, and no others.
-func TestProtocolIsComplete(t *testing.T) {
-	t.Parallel()
+// protocol returns the text of PROTOCOL.md below a heading.
+func protocol(t *testing.T, heading string) string {
+	t.Helper()
 	data, err := os.ReadFile("PROTOCOL.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := string(data)
-	section := func(heading string) string {
-		_, rest, ok := strings.Cut(text, heading+"\n")
-		if !ok {
-			t.Fatalf("no section %q", heading)
-		}
-		body, _, _ := strings.Cut(rest, "\n#")
-		return body
+	_, rest, ok := strings.Cut(string(data), heading+"\n")
+	if !ok {
+		t.Fatalf("PROTOCOL.md has no section %q", heading)
 	}
-	rows := func(body string) []string {
-		var all []string
-		for line := range strings.Lines(body) {
-			if strings.HasPrefix(line, "| ") && !strings.HasPrefix(line, "|--") {
-				all = append(all, line)
-			}
+	body, _, _ := strings.Cut(rest, "\n#")
+	return body
+}
+
+// rows are the lines of a section's tables, the headings left out.
+func rows(body string) []string {
+	var all []string
+	for line := range strings.Lines(body) {
+		if strings.HasPrefix(line, "|--") {
+			all = all[:len(all)-1]
+		} else if strings.HasPrefix(line, "| ") {
+			all = append(all, line)
 		}
-		return all
 	}
-	methods := rows(section("## 1.2 Methods"))[1:]
+	return all
+}
+
+// PROTOCOL.md lists every method, and no others, in the order of the table.
+func TestProtocolMethods(t *testing.T) {
+	t.Parallel()
+	lines := rows(protocol(t, "## 1.2 Methods"))
+	if len(lines) != len(rpc.Methods()) {
+		t.Fatalf("%d rows for %d methods", len(lines), len(rpc.Methods()))
+	}
 	for i, m := range rpc.Methods() {
 		want := fmt.Sprintf("| %s | `%s %s`%s | %s", m.Name, m.HTTP, m.Path, italics(m), m.Role)
-		if i >= len(methods) || !strings.HasPrefix(methods[i], want) {
+		if !strings.HasPrefix(lines[i], want) {
 			t.Errorf("row %d is not %q", i, want)
-			continue
 		}
-		if blocks := strings.Contains(methods[i], "| yes |"); blocks != m.Blocks {
-			t.Errorf("%s: blocks is %v", m.Name, blocks)
+		if strings.Contains(lines[i], "| yes |") != m.Blocks {
+			t.Errorf("%s: blocks is %v", m.Name, m.Blocks)
 		}
-		if m.Reply != nil && !strings.Contains(methods[i], "`"+m.Reply.Name()+"`") {
+		if m.Reply != nil && !strings.Contains(lines[i], "`"+m.Reply.Name()+"`") {
 			t.Errorf("%s: the reply is %s", m.Name, m.Reply.Name())
 		}
 	}
-	if len(methods) != len(rpc.Methods()) {
-		t.Errorf("%d rows for %d methods", len(methods), len(rpc.Methods()))
-	}
-	errors := section("## 1.4 Replies and errors")
+}
+
+// The same for codes.
+func TestProtocolCodes(t *testing.T) {
+	t.Parallel()
+	body := protocol(t, "## 1.4 Replies and errors")
 	for _, c := range rpc.Codes() {
-		if !strings.Contains(errors, fmt.Sprintf("| `%s` | %d |", c, c.HTTPStatus())) {
+		if !strings.Contains(body, fmt.Sprintf("| `%s` | %d |", c, c.HTTPStatus())) {
 			t.Errorf("no row | `%s` | %d |", c, c.HTTPStatus())
 		}
 	}
-	if n := len(rows(errors)) - 1; n != len(rpc.Codes()) {
+	if n := len(rows(body)); n != len(rpc.Codes()) {
 		t.Errorf("%d rows for %d codes", n, len(rpc.Codes()))
 	}
-	frames := section("## 2.2 Frames")
-	for _, kind := range frameKinds(t) {
-		if !strings.Contains(frames, "| `"+kind+"` |") {
+}
+
+// The same for the wrappers' frames.
+func TestProtocolFrames(t *testing.T) {
+	t.Parallel()
+	body := protocol(t, "## 2.2 Frames")
+	kinds := frameKinds(t)
+	for _, kind := range kinds {
+		if !strings.Contains(body, "| `"+kind+"` |") {
 			t.Errorf("no frame %q", kind)
 		}
 	}
-	limits := section("## 1.7 Limits")
+	if n := len(rows(body)); n != len(kinds) {
+		t.Errorf("%d rows for %d frames", n, len(kinds))
+	}
+}
+
+// The limits are those of the code.
+func TestProtocolLimits(t *testing.T) {
+	t.Parallel()
+	body := protocol(t, "## 1.7 Limits")
 	for _, want := range []string{
 		fmt.Sprintf("%d MiB", rpc.DefaultBodyBytes>>20), fmt.Sprint(rpc.DefaultConns), fmt.Sprint(rpc.DefaultReservedConns),
 		fmt.Sprintf("%d and %d", rpc.DefaultConnsPerUID, rpc.DefaultInFlightPerUID), "/ " + seconds(rpc.DefaultReadTimeout),
 		"closed after " + seconds(rpc.DefaultWriteTimeout), "closed after 2 min",
 	} {
-		if !strings.Contains(limits, want) {
+		if !strings.Contains(body, want) {
 			t.Errorf("the limits do not say %q", want)
 		}
 	}
-	if !strings.Contains(text, "every "+seconds(rpc.DefaultHeartbeat)) || !strings.Contains(text, fmt.Sprint(rpc.MaxTerminalFrame)) {
-		t.Error("the heartbeat or the longest frame is missing")
+	if !strings.Contains(protocol(t, "## 1.5 Streams"), "every "+seconds(rpc.DefaultHeartbeat)) {
+		t.Error("the heartbeat is another")
+	}
+	if !strings.Contains(protocol(t, "## 1.6 Terminals"), fmt.Sprint(rpc.MaxTerminalFrame)) {
+		t.Error("the longest frame is another")
 	}
 }
 

@@ -35,6 +35,7 @@ const (
 type Client struct {
 	socket string
 	http   *http.Client
+	stall  time.Duration // see stallTimeout
 }
 
 // UnreachableError says that there was no answer: the daemon is not there, may
@@ -67,7 +68,7 @@ func (e *dialError) Unwrap() error { return e.err }
 // New makes a client of the daemon that listens on the Unix socket at path. It
 // connects when it is used.
 func New(path string) *Client {
-	c := &Client{socket: path}
+	c := &Client{socket: path, stall: stallTimeout}
 	c.http = &http.Client{
 		Transport: &http.Transport{
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

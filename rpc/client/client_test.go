@@ -227,3 +227,40 @@ func TestAttachRefused(t *testing.T) {
 		t.Errorf("no terminal: %v", err)
 	}
 }
+
+func BenchmarkStatus(b *testing.B) {
+	srv := rpctest.Start(b, rpc.Config{Service: rpctest.New()})
+	c := client.New(srv.Path)
+	defer c.Close()
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := c.Status(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkLogs reads records of 100 bytes.
+func BenchmarkLogs(b *testing.B) {
+	svc := rpctest.New()
+	srv := rpctest.Start(b, rpc.Config{Service: svc})
+	c := client.New(srv.Path)
+	defer c.Close()
+	if _, err := c.Start(b.Context(), "s", rpc.StartRequest{Spec: &rpc.SessionSpec{Command: []string{"x"}}}); err != nil {
+		b.Fatal(err)
+	}
+	for range b.N {
+		svc.Output("s", "stdout", strings.Repeat("x", 100))
+	}
+	b.ResetTimer()
+	n := 0
+	for _, err := range c.Logs(b.Context(), "s", rpc.LogsQuery{}) {
+		if err != nil {
+			b.Fatal(err)
+		}
+		n++
+	}
+	if n != b.N {
+		b.Fatalf("%d of %d records", n, b.N)
+	}
+}

@@ -22,7 +22,7 @@ const (
 	stallTimeout = 4 * rpc.DefaultHeartbeat
 )
 
-var errStalled = errors.New("it has shown no sign of life for " + stallTimeout.String())
+var errStalled = errors.New("it shows no sign of life")
 
 // records reads an NDJSON stream.
 func records[R any](ctx context.Context, c *Client, method, session string, query any) iter.Seq2[R, error] {
@@ -36,11 +36,11 @@ func records[R any](ctx context.Context, c *Client, method, session string, quer
 			return
 		}
 		defer resp.Body.Close()
-		stall := time.AfterFunc(stallTimeout, cancel)
+		stall := time.AfterFunc(c.stall, cancel)
 		defer stall.Stop()
 		r := bufio.NewReaderSize(resp.Body, 64<<10)
 		for {
-			stall.Reset(stallTimeout)
+			stall.Reset(c.stall)
 			line, err := readLine(r)
 			if !stall.Stop() && ctx.Err() == nil {
 				err = errStalled

@@ -306,3 +306,17 @@ func TestDetacher(t *testing.T) {
 		}
 	}
 }
+
+// Colours are for terminals, and for those who want them.
+func TestColours(t *testing.T) {
+	t.Parallel()
+	c := newConsole(t, "list")
+	c.ends(0)
+	c.expect("\x1b[32mactive\x1b[0m")
+	c = newConsole(t, "list", "--no-color")
+	c.ends(0)
+	c.expect("active")
+	if strings.Contains(c.shown(), "\x1b") {
+		t.Errorf("%q", c.shown())
+	}
+}

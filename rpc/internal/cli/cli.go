@@ -77,6 +77,9 @@ host one workspace, one sandbox and at most one live process.
 A session has an id that you choose. "berthctl run" starts one and shows its
 output; "berthctl start" starts one and returns.
 
+With -o json, replies are as the daemon gave them (streams one object a line),
+and errors are one object on standard error: {"error", "exit", "try"}.
+
 ` + exitTable(),
 		Example: `  berthctl run -- claude -p "fix the failing test"
   berthctl start fix-1 --workspace ~/src/app -- codex exec "fix it"

@@ -90,6 +90,9 @@ func (a *app) exit(cmd *cobra.Command, err error) int {
 		return ae.code
 	}
 	code := a.exitCode(err)
+	if code == exitInterrupted { // whoever interrupts knows it
+		return code
+	}
 	if a.output == "json" {
 		a.reportJSON(err, code)
 		return code

@@ -129,7 +129,7 @@ func (a *app) paint(sgr colour, text string) string {
 // printable shows control characters as escapes: names and details come from
 // processes that may want to play with the terminal.
 func printable(s string) string {
-	if strings.IndexFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 {
+	if utf8.ValidString(s) && strings.IndexFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 {
 		return s
 	}
 	q := strconv.Quote(s)

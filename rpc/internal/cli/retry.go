@@ -31,6 +31,21 @@ func (a *app) retry(ctx context.Context, f func() error) error {
 	}
 }
 
+// change asks for a change that has an operation key, again where the daemon
+// restarts before it answers. Only a call that waits by design has no bound.
+func change[R any](ctx context.Context, a *app, waits bool, f func(context.Context) (R, error)) (R, error) {
+	var reply R
+	err := a.retry(ctx, func() (err error) {
+		if waits {
+			reply, err = f(ctx)
+		} else {
+			reply, err = read(ctx, f)
+		}
+		return err
+	})
+	return reply, err
+}
+
 // restart is one absence of the daemon.
 type restart struct {
 	since   time.Time

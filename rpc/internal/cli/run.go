@@ -58,6 +58,7 @@ of your terminal always leaves it running. What is left running is found with
 	cmd.Flags().BoolVarP(&f.stdin, "stdin", "i", false, "give standard input to the agent")
 	cmd.Flags().StringVar(&f.onInterrupt, "on-interrupt", "stop", "what the first interrupt does: stop or detach")
 	detachKeysFlag(cmd, &f.detachKeys)
+	cmd.RegisterFlagCompletionFunc("session", a.completeSession)
 	cmd.RegisterFlagCompletionFunc("on-interrupt", cobra.FixedCompletions([]string{"stop", "detach"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
@@ -239,11 +240,7 @@ func (r *running) follow(ctx context.Context) outcome {
 	if err := r.a.followLogs(ctx, r.id, &q, p.print); err != nil {
 		return outcome{err: failed(err, r.id, "show the output of session %q", r.id)}
 	}
-	var reply rpc.WaitReply
-	err := r.a.retry(ctx, func() (err error) {
-		reply, err = r.a.client().Wait(ctx, r.id)
-		return err
-	})
+	reply, err := change(ctx, r.a, true, func(ctx context.Context) (rpc.WaitReply, error) { return r.a.client().Wait(ctx, r.id) })
 	return outcome{reply.Session, failed(err, r.id, "wait for session %q", r.id)}
 }
 
@@ -280,20 +277,13 @@ func (r *running) detached() error {
 
 func (r *running) stop(ctx context.Context) error {
 	req := rpc.StopRequest{Key: "berthctl-" + randomHex(16), Why: "interrupt of berthctl run"}
-	err := r.a.retry(ctx, func() error {
-		_, err := read(ctx, func(ctx context.Context) (rpc.StopReply, error) { return r.a.client().Stop(ctx, r.id, req) })
-		return err
-	})
+	_, err := change(ctx, r.a, false, func(ctx context.Context) (rpc.StopReply, error) { return r.a.client().Stop(ctx, r.id, req) })
 	return failed(err, r.id, "stop session %q", r.id)
 }
 
 func (r *running) delete(ctx context.Context) error {
 	req := rpc.DeleteRequest{Key: "berthctl-" + randomHex(16), Discard: r.f.discard, Wait: true, Why: "berthctl run --rm"}
-	var reply rpc.DeleteReply
-	err := r.a.retry(ctx, func() (err error) {
-		reply, err = r.a.client().Delete(ctx, r.id, req)
-		return err
-	})
+	reply, err := change(ctx, r.a, true, func(ctx context.Context) (rpc.DeleteReply, error) { return r.a.client().Delete(ctx, r.id, req) })
 	if err == nil && reply.Tombstone == nil {
 		err = fmt.Errorf("the deletion is held up%s", prefixed(": ", heldUp(reply.Deleting)))
 	}

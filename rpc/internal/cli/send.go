@@ -49,10 +49,8 @@ func (a *app) sendOne(ctx context.Context, id string, req rpc.SendRequest) error
 	if req.Message == "" {
 		req.Message = "berthctl-" + randomHex(16)
 	}
-	return a.retry(ctx, func() error {
-		_, err := read(ctx, func(ctx context.Context) (rpc.SendReply, error) { return a.client().Send(ctx, id, req) })
-		return err
-	})
+	_, err := change(ctx, a, false, func(ctx context.Context) (rpc.SendReply, error) { return a.client().Send(ctx, id, req) })
+	return err
 }
 
 // sendAll gives r to the agent as it comes, and with eof its end.

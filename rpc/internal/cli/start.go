@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"github.com/berthd/berth/rpc"
 )
 
 func (a *app) startCmd() *cobra.Command {
@@ -25,7 +27,7 @@ the same specification is no error and starts nothing.`,
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), startTimeout)
 			defer cancel()
-			reply, err := a.client().Start(ctx, id, req)
+			reply, err := change(ctx, a, true, func(ctx context.Context) (rpc.StartReply, error) { return a.client().Start(ctx, id, req) })
 			if err != nil {
 				return failed(err, id, "start session %q", id)
 			}

@@ -13,7 +13,7 @@ func (a *app) stopCmd() *cobra.Command {
 	var req rpc.StopRequest
 	cmd := a.oneSession("stop", "Stop a session; its workspace and its record stay", func(ctx context.Context, id string) error {
 		setKey(&req.Key)
-		reply, err := a.client().Stop(ctx, id, req)
+		reply, err := change(ctx, a, req.Wait, func(ctx context.Context) (rpc.StopReply, error) { return a.client().Stop(ctx, id, req) })
 		if err != nil {
 			return failed(err, id, "stop session %q", id)
 		}
@@ -35,7 +35,7 @@ func (a *app) deleteCmd() *cobra.Command {
 	var req rpc.DeleteRequest
 	cmd := a.oneSession("delete", "Stop a session and delete it for good, its workspace included", func(ctx context.Context, id string) error {
 		setKey(&req.Key)
-		reply, err := a.client().Delete(ctx, id, req)
+		reply, err := change(ctx, a, req.Wait, func(ctx context.Context) (rpc.DeleteReply, error) { return a.client().Delete(ctx, id, req) })
 		if err != nil {
 			return failed(err, id, "delete session %q", id)
 		}

@@ -11,11 +11,7 @@ import (
 
 func (a *app) waitCmd() *cobra.Command {
 	cmd := a.oneSession("wait", "Wait until a session runs nothing; exit as its agent did", func(ctx context.Context, id string) error {
-		var reply rpc.WaitReply
-		err := a.retry(ctx, func() (err error) {
-			reply, err = a.client().Wait(ctx, id)
-			return err
-		})
+		reply, err := change(ctx, a, true, func(ctx context.Context) (rpc.WaitReply, error) { return a.client().Wait(ctx, id) })
 		if err != nil {
 			return failed(err, id, "wait for session %q", id)
 		}
