@@ -268,14 +268,14 @@ func TestMountOverLeafIsUnknown(t *testing.T) {
 	if err := os.WriteFile(fake, []byte("populated 0\nfrozen 0\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for _, over := range []struct{ from, to, kind string }{
-		{"none", l.Path(), "tmpfs"}, {"none", l.WorkPath(), "tmpfs"}, {fake, l.Path() + "/cgroup.events", ""}, {fake, l.WorkPath() + "/cgroup.events", ""},
+	for _, over := range []struct {
+		from, to, kind string
+		flags          uintptr
+	}{
+		{"none", l.Path(), "tmpfs", 0}, {"none", l.WorkPath(), "tmpfs", 0},
+		{fake, l.Path() + "/cgroup.events", "", unix.MS_BIND}, {fake, l.WorkPath() + "/cgroup.events", "", unix.MS_BIND},
 	} {
-		flags := uintptr(0)
-		if over.kind == "" {
-			flags = unix.MS_BIND
-		}
-		if err := unix.Mount(over.from, over.to, over.kind, flags, ""); err != nil {
+		if err := unix.Mount(over.from, over.to, over.kind, over.flags, ""); err != nil {
 			t.Fatal(err)
 		}
 		p, err := l.Populated()
@@ -292,7 +292,18 @@ func TestMountOverLeafIsUnknown(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Over the base itself the descriptor still sees the truth, and absence is not claimed.
+}
+
+// Over the base itself the descriptor still sees the truth, and absence is not claimed.
+func TestMountOverBaseIsUnknown(t *testing.T) {
+	t.Parallel()
+	if !inner(t, ownMounts()) {
+		return
+	}
+	privateMounts(t)
+	tree := base(t)
+	l := make1(t, tree, LeafName("s", 1))
+	within(t, l, "sleep", "600")
 	if err := unix.Mount("none", tree.Path(), "tmpfs", 0, ""); err != nil {
 		t.Fatal(err)
 	}

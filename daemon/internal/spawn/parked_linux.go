@@ -52,8 +52,16 @@ func (p *Parked) identify(pid int) error {
 	if st.Flags&sys.FlagForkNoExec != 0 {
 		return ErrKilledBeforeExec
 	}
-	p.Identity, err = sys.IdentityOfPidfd(p.PidFD)
-	return err
+	boot, err := sys.BootID()
+	if err != nil {
+		return err
+	}
+	inode, err := sys.PidfdInode(p.PidFD)
+	if err != nil {
+		return err
+	}
+	p.Identity = sys.Identity{PID: pid, StartTicks: st.StartTicks, PidfdInode: inode, BootID: boot}
+	return nil
 }
 
 // Release writes the recipe and closes the pipe, which is the go. It returns when the wrapper has taken

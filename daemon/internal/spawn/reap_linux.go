@@ -14,7 +14,7 @@ type childInfo struct {
 	pid                int32
 	uid                uint32
 	status             int32
-	_                  [100]byte
+	_                  [104]byte
 }
 
 const wordPad = ^uint(0) >> 63 // 1 on 64 bits

@@ -39,6 +39,7 @@ type Watcher struct {
 	queued  chan struct{} // capacity 1: there is something in queue
 	stop    chan struct{}
 	running sync.WaitGroup
+	grace   time.Duration // statusGrace but in tests
 
 	mu      sync.Mutex
 	closed  bool
@@ -73,6 +74,7 @@ func NewWatcher() (*Watcher, error) {
 		events:  make(chan Exit),
 		queued:  make(chan struct{}, 1),
 		stop:    make(chan struct{}),
+		grace:   statusGrace,
 		watches: map[uint64]*watch{},
 		byKey:   map[any]*watch{},
 	}
@@ -259,7 +261,7 @@ func (w *Watcher) examine(x *watch, hungUp bool, undecided map[uint64]*watch) {
 	case r == reaped, hungUp, !sys.HasExitInfo():
 		w.finish(x, status, undecided)
 	case undecided[x.token] == nil:
-		x.giveUp = sys.Now() + statusGrace
+		x.giveUp = sys.Now() + w.grace
 		undecided[x.token] = x
 	}
 }

@@ -139,22 +139,28 @@ func grandchild(t *testing.T, script string) (parent *exec.Cmd, child sys.Identi
 	return c, id, fd
 }
 
-// A wrapper that an earlier daemon started is not our child: its status comes from the kernel's memory.
+// A wrapper that an earlier daemon started is not our child: its status comes from the kernel's memory,
+// once its parent has reaped it, which may take a moment.
 func TestStatusOfNonChild(t *testing.T) {
 	t.Parallel()
+	if !sys.HasExitInfo() {
+		t.Skip("needs a kernel that keeps exit statuses: PIDFD_GET_INFO")
+	}
 	w := watcher(t)
-	_, id, fd := grandchild(t, "sleep 600 >/dev/null & echo $!; wait; read x")
-	if err := w.Add(fd, 1); err != nil {
+	w.grace = time.Hour
+	parent, id, fd := grandchild(t, "sleep 600 >/dev/null & echo $!; wait; read x")
+	if err := errors.Join(w.Add(fd, 1), parent.Process.Signal(unix.SIGSTOP), sys.SignalVerified(id, unix.SIGUSR2)); err != nil {
 		t.Fatal(err)
 	}
-	if err := sys.SignalVerified(id, unix.SIGUSR2); err != nil {
+	select {
+	case e := <-w.Events():
+		t.Fatalf("not reaped yet: %+v", e)
+	case <-time.After(50 * time.Millisecond):
+	}
+	if err := parent.Process.Signal(unix.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	want := Status{}
-	if sys.HasExitInfo() {
-		want = Status{Ending: Signalled, Signal: unix.SIGUSR2}
-	}
-	if e := next(t, w); e.Status != want {
+	if e := next(t, w); e.Status != (Status{Ending: Signalled, Signal: unix.SIGUSR2}) {
 		t.Fatalf("%+v", e)
 	}
 }

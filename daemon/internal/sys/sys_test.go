@@ -70,7 +70,7 @@ func TestOpenVerifiedNeverTouchesSelfParentInit(t *testing.T) {
 		if fd, err := OpenVerified(id); !errors.Is(err, ErrForbidden) {
 			t.Errorf("pid %d: opened %d, %v", pid, fd, err)
 		}
-		if err := SignalVerified(id, unix.SIGKILL); !errors.Is(err, ErrForbidden) {
+		if err := SignalVerified(id, 0); !errors.Is(err, ErrForbidden) { // 0: a test that fails must not kill
 			t.Errorf("pid %d: %v", pid, err)
 		}
 	}
