@@ -206,6 +206,16 @@ func TestSmallLimitsDoNotBreakTheStage(t *testing.T) {
 	}
 }
 
+// Signals that the daemon ignores are not ignored in the agent.
+func TestAgentHasDefaultSignals(t *testing.T) {
+	t.Parallel()
+	s := newSession(t, "grep", "-E", "^Sig(Ign|Blk):", "/proc/self/status")
+	s.prefix = []string{"sh", "-c", `trap "" HUP INT QUIT TERM PIPE USR1 USR2 CHLD TSTP TTIN TTOU; exec "$0" "$@"`}
+	if got := s.run(); got != "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n" {
+		t.Errorf("agent has %q", got)
+	}
+}
+
 // The runtime raises its own limit on descriptors; the agent gets the old one.
 func TestAgentKeepsDescriptorLimit(t *testing.T) {
 	t.Parallel()

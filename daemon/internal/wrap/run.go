@@ -84,7 +84,8 @@ func tuneRuntime() {
 // that nobody reads drops what does not fit.
 func (w *wrapper) catchSignals() {
 	deaf := make(chan os.Signal, 1)
-	signal.Notify(deaf, unix.SIGTERM, unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGPIPE)
+	signal.Notify(deaf, unix.SIGTERM, unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGPIPE,
+		unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU)
 	signal.Notify(w.child, unix.SIGCHLD)
 	signal.Notify(w.poke, unix.SIGUSR1)
 }
