@@ -9,13 +9,19 @@ import (
 	"github.com/berthd/berth/daemon/internal/wrap"
 )
 
+// version is set by the linker.
+var version = "unversioned"
+
 func main() {
-	if os.Args[0] == wrap.StageName {
+	switch {
+	case os.Args[0] == wrap.StageName:
 		os.Exit(wrap.Stage())
-	}
-	if len(os.Args) > 1 {
+	case len(os.Args) == 2 && os.Args[1] == "--version":
+		fmt.Println("berth-wrap", version)
+	case len(os.Args) > 1:
 		fmt.Fprintln(os.Stderr, "berth-wrap: cannot be started by hand: berthd does it, see berth-wrap(8)")
 		os.Exit(wrap.ExitUsage)
+	default:
+		os.Exit(wrap.Run(3))
 	}
-	os.Exit(wrap.Run(3))
 }

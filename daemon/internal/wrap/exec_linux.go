@@ -149,12 +149,11 @@ func (s *execSpec) startPath(path string) (pid, pidfd int, err error) {
 // once told to kill its members (Linux 6.18), and the clone succeeds.
 var errKilledBeforeExec = errors.New("killed before it could execute anything, as in a cgroup that has been killed")
 
-// killedBeforeExec reports whether child pid has ended without ever having
-// executed a program, which for us can only be by a signal.
+// killedBeforeExec reports whether child pid, whose start has just succeeded, is
+// about to end without ever having executed a program: the start then only saw
+// its descriptors close. PF_FORKNOEXEC is cleared before an exec closes any
+// (begin_new_exec, fs/exec.c), so there is no moment between.
 func killedBeforeExec(pid int) bool {
-	if !childEnded(pid) {
-		return false
-	}
 	st, err := statOf(pid)
 	return err == nil && st.Flags&sys.FlagForkNoExec != 0
 }

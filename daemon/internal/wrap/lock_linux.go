@@ -3,6 +3,7 @@ package wrap
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -19,7 +20,7 @@ func takeLock(path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	lk := unix.Flock_t{Type: unix.F_WRLCK, Whence: int16(os.SEEK_SET)}
+	lk := unix.Flock_t{Type: unix.F_WRLCK, Whence: int16(io.SeekStart)}
 	err = unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &lk)
 	if err == nil {
 		return f, nil

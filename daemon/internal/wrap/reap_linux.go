@@ -65,23 +65,17 @@ type childInfo struct {
 }
 
 // endedChild returns the pid of a child that has ended and is not yet reaped,
-// and leaves it so; 0 = none.
-func endedChild() int { return peekEnded(unix.P_ALL, 0) }
-
-// childEnded reports whether child pid has ended and is not yet reaped.
-func childEnded(pid int) bool { return peekEnded(unix.P_PID, pid) == pid }
-
-// peekEnded is waitid(2) with WNOWAIT: it looks and does not reap. 0 = none.
-func peekEnded(kind, id int) int {
+// and leaves it so (WNOWAIT); 0 = none.
+func endedChild() int {
 	for {
 		var info childInfo
-		_, _, e := unix.RawSyscall6(unix.SYS_WAITID, uintptr(kind), uintptr(id), uintptr(unsafe.Pointer(&info)),
+		_, _, e := unix.RawSyscall6(unix.SYS_WAITID, unix.P_ALL, 0, uintptr(unsafe.Pointer(&info)),
 			unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WALL, 0, 0)
 		if e == unix.EINTR {
 			continue
 		}
 		if e != 0 {
-			return 0 // ECHILD: no such children
+			return 0 // ECHILD: no children at all
 		}
 		return int(info.pid)
 	}

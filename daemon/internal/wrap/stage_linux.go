@@ -192,13 +192,10 @@ func roomForExec(t *stageSpec) {
 			size += len(v) + 64
 		}
 	}
-	room = make([]byte, 4*size)
-	room = nil
+	room := make([]byte, 4*size)
+	runtime.KeepAlive(&room[0])
 	runtime.GC()
 }
-
-// room keeps the compiler from seeing that roomForExec does nothing.
-var room []byte
 
 // limitNumbers are the resources of setrlimit(2), by the names of
 // sandbox.Rlimit.
