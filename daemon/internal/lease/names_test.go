@@ -20,7 +20,7 @@ func TestNames(t *testing.T) {
 		if got, err := ParseKind(k.String()); got != k || err != nil {
 			t.Errorf("%s parses to %s, %v", k, got, err)
 		}
-		if k.Owned() && k.Cleaning() || (k != Vacant) != (k.Owned() || k.Cleaning()) {
+		if k.Owned() && k.Cleaning() || (State{Kind: k}).Vacant() == (k.Owned() || k.Cleaning()) {
 			t.Errorf("%s is owned %v, cleaning %v", k, k.Owned(), k.Cleaning())
 		}
 	}

@@ -99,8 +99,8 @@ type holdings struct {
 	notes    bool // Frozen, FrozenAt, LinkLostAt
 	stop     bool // must have a Stop, may keep the instance
 	attempt  bool // a running attempt
-	join     bool // a worker that is out
-	recheck  bool
+	join     bool // a cancelled worker
+	recheck  bool // looking only, and a worker that is stuck
 }
 
 var kindHolds = [kindEnd]holdings{
@@ -138,7 +138,7 @@ func (s State) enter(k Kind) State {
 		s.Stop.AttemptStartedAt, s.Stop.AttemptDeadline = 0, 0
 	}
 	if !h.join {
-		s.Stop.JoinBy, s.Stop.Stuck = 0, false
+		s.Stop.JoinBy = 0
 	}
 	if !h.recheck {
 		s.Stop.ExhaustedAt, s.Stop.NextRecheckAt, s.Stop.Stuck = 0, 0, false

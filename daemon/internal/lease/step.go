@@ -184,7 +184,6 @@ func unstuck(r Rules, s State, e Event) (State, []Effect, Outcome, error) {
 	s = s.noting(e.Error)
 	if s.Stop.Stuck && s.Stop.Attempts < r.budget() {
 		n := s.enter(StopNeeded)
-		n.Stop.JoinBy = 0
 		n.Stop.NextAttemptAt = after(e.Now, r.delay(s.Stop.Attempts))
 		return changed(n)
 	}
