@@ -22,7 +22,7 @@ const (
 
 // readStep is the initial size of a Reader's buffer, and the size that it
 // falls back to after a large frame.
-const readStep = 4 << 10
+const readStep = 1 << 10
 
 var (
 	// ErrTooLong says that a line is longer than the reader's limit. The line

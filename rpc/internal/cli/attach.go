@@ -102,11 +102,11 @@ func (t *attachment) run(ctx context.Context) (*rpc.Exit, error) {
 	}
 	defer in.Close()
 	done := make(chan struct{})
-	go func() { // owned by run, which waits for done
+	go func() { // owned by run, see join
 		defer close(done)
 		t.readKeyboard(ctx, in, keyboard)
 	}()
-	defer func() { cancel(); <-done }() // before in is closed and the terminal restored
+	defer func() { cancel(); join(done) }() // before in is closed and the terminal restored
 	return t.connections(ctx, keyboard)
 }
 
@@ -154,7 +154,11 @@ func (t *attachment) connections(ctx context.Context, keyboard <-chan typed) (*r
 				return exit, nil
 			}
 		}
-		if !t.a.again(ctx, &t.restart, err) {
+		switch {
+		case t.a.again(ctx, &t.restart, err):
+		case ctx.Err() != nil: // the user has left while the daemon was away
+			return nil, nil
+		default:
 			return nil, err
 		}
 	}

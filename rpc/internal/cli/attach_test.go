@@ -118,7 +118,10 @@ func (c *console) raw() bool {
 // ends waits for berthctl's end and checks its code and the terminal.
 func (c *console) ends(code int) {
 	c.t.Helper()
+	// One that hangs shows where.
+	hung := time.AfterFunc(bound, func() { c.cmd.Process.Signal(syscall.SIGABRT) })
 	err := c.cmd.Wait()
+	hung.Stop()
 	var ee *exec.ExitError
 	if err != nil && !errors.As(err, &ee) {
 		c.t.Fatal(err)

@@ -6,15 +6,30 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
+
+// joinTimeout bounds the wait for a reader that was told to stop.
+const joinTimeout = 200 * time.Millisecond
+
+// join waits for a goroutine that reads an input and was told to stop. It may
+// not come back: between poll's answer and read, an interrupt key empties a
+// terminal's queue, and another process can empty a pipe. berthctl is about to
+// end then, and the kernel ends the read.
+func join(done <-chan struct{}) {
+	select {
+	case <-done:
+	case <-time.After(joinTimeout):
+	}
+}
 
 // input reads a file that may block for ever, such as a terminal, and can be
 // told to stop: what is typed after that is not eaten.
 type input struct {
 	f    *os.File
-	wake *os.File // becomes readable when ctx ends
+	wake int // a descriptor that becomes readable when ctx ends
 	stop func()
 }
 
@@ -25,7 +40,7 @@ func newInput(ctx context.Context, f *os.File) (*input, error) {
 		return nil, fmt.Errorf("making a pipe: %w", err)
 	}
 	release := context.AfterFunc(ctx, func() { w.Close() })
-	return &input{f: f, wake: r, stop: func() {
+	return &input{f: f, wake: int(r.Fd()), stop: func() {
 		if release() {
 			w.Close()
 		}
@@ -38,7 +53,7 @@ func (i *input) Read(buf []byte) (int, error) {
 	for {
 		fds := []unix.PollFd{
 			{Fd: int32(i.f.Fd()), Events: unix.POLLIN},
-			{Fd: int32(i.wake.Fd()), Events: unix.POLLIN},
+			{Fd: int32(i.wake), Events: unix.POLLIN},
 		}
 		if _, err := unix.Poll(fds, -1); errors.Is(err, unix.EINTR) {
 			continue

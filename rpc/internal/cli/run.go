@@ -203,13 +203,13 @@ func (r *running) foreground(ctx context.Context, signals <-chan os.Signal, fres
 	ended := make(chan outcome, 1)
 	go func() { ended <- r.follow(ctx) }() // ends with ctx or the session
 	fed := make(chan struct{})
-	go func() { // ends with ctx, the session or the input
+	go func() { // ends with ctx, the session or the input, see join
 		defer close(fed)
 		if fresh || r.f.stdin {
 			r.feed(ctx)
 		}
 	}()
-	defer func() { cancel(); <-fed }()
+	defer func() { cancel(); join(fed) }()
 	stopping := false
 	for {
 		select {
