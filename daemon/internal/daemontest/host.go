@@ -5,6 +5,7 @@
 package daemontest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -72,6 +73,7 @@ type Host struct {
 	Client *client.Client
 	bin    string
 	config string
+	opts   Options
 	cmd    *exec.Cmd
 	exited chan error
 	id     string
@@ -82,8 +84,16 @@ type Options struct {
 	// Config is TOML that is put in front of the harness's own settings; it
 	// must not open a table at its end.
 	Config string
-	// UID runs the daemon as another user; 0 = as the test.
+	// UID runs the daemon as another user, with the group of the same number
+	// and no others; 0 = as the test. Only for tests of root.
 	UID uint32
+	// StateDir is the state directory, "" = one in the host's own directory.
+	StateDir string
+	// Capacity is the [capacity] table without its head, "" = marks that a
+	// nearly full disk of a test machine still meets.
+	Capacity string
+	// Env is added to the daemon's environment, as "NAME=value".
+	Env []string
 }
 
 // New makes a host; the daemon does not run yet. At the end of the test it
@@ -94,17 +104,21 @@ func New(t testing.TB, opts Options) *Host {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &Host{t: t, Dir: dir, State: dir + "/state", Run: dir + "/run", bin: Programs(t), config: dir + "/berthd.toml"}
+	h := &Host{
+		t: t, Dir: dir, State: cmp.Or(opts.StateDir, dir+"/state"), Run: dir + "/run",
+		bin: Programs(t), config: dir + "/berthd.toml", opts: opts,
+	}
 	t.Cleanup(h.end)
 	if err := os.Chmod(dir, 0o711); err != nil {
 		t.Fatal(err)
 	}
-	text := fmt.Sprintf("state_dir = %q\nrun_dir = %q\nlibexec_dir = %q\n", h.State, h.Run, h.bin) + opts.Config + `
-[capacity]
-low_bytes = 16777216
-low_percent = 0
-low_inode_percent = 0
-`
+	if opts.UID != 0 {
+		if err := os.Chown(dir, int(opts.UID), int(opts.UID)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text := fmt.Sprintf("state_dir = %q\nrun_dir = %q\nlibexec_dir = %q\n", h.State, h.Run, h.bin) + opts.Config +
+		"\n[capacity]\n" + cmp.Or(opts.Capacity, "low_bytes = 16777216\nlow_percent = 0\nlow_inode_percent = 0\n")
 	if err := os.WriteFile(h.config, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -146,13 +160,23 @@ func (h *Host) StartAsync() {
 		h.t.Fatal(err)
 	}
 	defer log.Close()
-	h.cmd = exec.Command(h.bin+"/berthd", "--config", h.config)
+	h.cmd = h.command()
 	h.cmd.Stderr = log
 	if err := h.cmd.Start(); err != nil {
 		h.t.Fatal(err)
 	}
 	h.exited = make(chan error, 1)
 	go func() { h.exited <- h.cmd.Wait() }() // ends with the daemon
+}
+
+// command is berthd, not started.
+func (h *Host) command() *exec.Cmd {
+	cmd := exec.Command(h.bin+"/berthd", "--config", h.config)
+	cmd.Env = append(os.Environ(), h.opts.Env...)
+	if uid := h.opts.UID; uid != 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	}
+	return cmd
 }
 
 // PID is the daemon's process.
@@ -164,7 +188,14 @@ func (h *Host) Kill() {
 	if err := h.cmd.Process.Kill(); err != nil {
 		h.t.Fatal(err)
 	}
-	<-h.exited
+	_ = h.wait() // how a killed process ends is no news
+}
+
+// wait waits for the daemon's end.
+func (h *Host) wait() error {
+	err := <-h.exited
+	h.exited <- err // Running looks at it too
+	return err
 }
 
 // Stop ends the daemon as an operator does; its wrappers live on.
@@ -173,7 +204,7 @@ func (h *Host) Stop() {
 	if err := h.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		h.t.Fatal(err)
 	}
-	if err := <-h.exited; err != nil {
+	if err := h.wait(); err != nil {
 		h.t.Errorf("the daemon ended badly: %v\n%s", err, h.Log())
 	}
 }
@@ -218,7 +249,7 @@ func (h *Host) ID() string {
 // CgroupBase is the daemon's directory in the cgroup tree; empty without one.
 func (h *Host) CgroupBase() string {
 	mount, mode := cgroupfs.Detect()
-	if mode == cgroupfs.None || os.Geteuid() != 0 {
+	if mode == cgroupfs.None || os.Geteuid() != 0 || h.opts.UID != 0 {
 		return ""
 	}
 	return filepath.Join(mount, "berth-"+h.ID()[:12])
