@@ -133,8 +133,8 @@ func (d *Dir) Trash() *Trash { return d.trash }
 // MakeGenerationDir makes the directory of a generation of session id (0700,
 // the daemon's uid) and returns its path. One that is there already is
 // accepted when it has the right owner: the effect may be repeated after a
-// crash. It is on stable storage when MakeGenerationDir returns. Errors:
-// ErrName, ErrUnfit, else the operating system's.
+// crash. SyncGenerationDir puts it on stable storage. Errors: ErrName, ErrUnfit,
+// else the operating system's.
 func (d *Dir) MakeGenerationDir(id string, generation uint64) (string, error) {
 	path := d.GenerationDir(id, generation)
 	if !SafeName(id) || generation == 0 {
@@ -152,10 +152,7 @@ func (d *Dir) makeGenerationDir(id string, generation uint64) error {
 		return err
 	}
 	for _, name := range []string{id, generationName(generation)} {
-		child, made, err := ensureDir(int(parent.Fd()), name, privateMode)
-		if err == nil && made {
-			err = parent.Sync()
-		}
+		child, _, err := ensureDir(int(parent.Fd()), name, privateMode)
 		_ = parent.Close()
 		if err != nil {
 			if child != nil {
@@ -166,6 +163,24 @@ func (d *Dir) makeGenerationDir(id string, generation uint64) error {
 		parent = child
 	}
 	return parent.Close()
+}
+
+// SyncGenerationDir puts the entries that MakeGenerationDir has made on stable
+// storage. It is a step of its own because nothing that is started needs it: it
+// keeps what the wrapper will have written from being lost with its directory.
+func (d *Dir) SyncGenerationDir(id string) error {
+	for _, path := range []string{d.SessionDir(id), d.Sessions()} {
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		err = f.Sync()
+		_ = f.Close()
+		if err != nil {
+			return fmt.Errorf("syncing %q: %w", path, err)
+		}
+	}
+	return nil
 }
 
 // claim opens the state directory, or makes it, and refuses one that is

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/berthd/berth/daemon/internal/daemon"
@@ -46,6 +47,11 @@ func run() int {
 	if *check {
 		fmt.Println("configuration is good")
 		return 0
+	}
+	// Most of the memory is state that stays: half the usual room for garbage
+	// costs little time and saves a quarter of it. GOGC overrides.
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(50)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()

@@ -53,7 +53,6 @@ type Daemon struct {
 	recovery journal.Recovery
 	loaded   *engine.Loaded
 	tree     *cgroupfs.Tree
-	mount    string
 	scanner  *discover.Scanner
 	prober   *evidence.Prober
 	watcher  *spawn.Watcher
@@ -109,9 +108,7 @@ func (d *Daemon) open() (err error) {
 	for _, p := range d.loaded.Problems() {
 		d.log.Warn("recovering the journal", "problem", p)
 	}
-	parent := d.cfg.CgroupParent
-	d.mount, _ = cgroupfs.Detect()
-	if d.tree, err = cgroupfs.Open(parent, "berth-"+d.dir.HostID()[:12]); err != nil {
+	if d.tree, err = cgroupfs.Open(d.cfg.CgroupParent, "berth-"+d.dir.HostID()[:12]); err != nil {
 		return err
 	}
 	d.closers = append(d.closers, d.tree.Close, func() error {
@@ -146,7 +143,7 @@ func (d *Daemon) build(started time.Time) (err error) {
 	}
 	d.links = link.New(link.Options{
 		HostID: d.dir.HostID(), Owner: (*owner)(d), Lost: d.cfg.Wrapper.LostAfter.D(),
-		CgroupOf: func(pid int) (string, error) { return cgroupfs.PathOf(pid, d.mount) },
+		CgroupOf: d.tree.PathOf,
 		Logger:   d.log.Named("link"),
 	})
 	d.engine = engine.New(d.engineOptions(), d.loaded)
@@ -299,7 +296,7 @@ func (o *owner) LinkDown(key engine.WrapperKey, l engine.Link) { o.engine.LinkDo
 func (d *Daemon) effects() *effect.Host {
 	w := d.cfg.Wrapper
 	return effect.New(effect.Options{
-		HostID: d.dir.HostID(), UID: uint32(os.Geteuid()), Dir: d.dir, Tree: d.tree, Mount: d.mount,
+		HostID: d.dir.HostID(), UID: uint32(os.Geteuid()), Dir: d.dir, Tree: d.tree,
 		Watcher: d.watcher, Links: d.links, Providers: d.plugins, Prober: d.prober,
 		WrapPath: d.cfg.WrapPath(), Socket: d.wrapSocket(), Launches: d.cfg.Sessions.Launches,
 		HeartbeatEvery: w.HeartbeatEvery.D(), SpoolFileBytes: w.SpoolFileBytes, SpoolFiles: w.SpoolFiles,

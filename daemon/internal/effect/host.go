@@ -46,7 +46,6 @@ type Options struct {
 	UID       uint32 // the daemon's
 	Dir       *statefs.Dir
 	Tree      *cgroupfs.Tree
-	Mount     string // of the cgroup v2 hierarchy; empty without one
 	Watcher   *spawn.Watcher
 	Links     *link.Server
 	Providers Providers

@@ -19,32 +19,80 @@ import (
 	"github.com/berthd/berth/rpc/wire"
 	"github.com/berthd/berth/statefs"
 	"github.com/berthd/berth/statefs/cgroupfs"
+	"golang.org/x/sync/errgroup"
 )
 
-// Launch makes the instance's directory, workspace, sandbox and leaf, spawns
-// the wrapper parked, and sends it the recipe. Its crash points: before the
-// spawn nothing lives; between the spawn and the go the wrapper is parked and
-// ends with the daemon's end of the pipe; after the go it calls home for ever.
+// Launch spawns the wrapper parked into its leaf while the workspace and the
+// sandbox are being prepared, then sends it the recipe. Its crash points: before
+// the spawn nothing lives; between the spawn and the go the wrapper is parked,
+// runs nothing, and ends with the daemon's end of the pipe; after the go it
+// calls home for ever.
 func (h *Host) Launch(ctx context.Context, p engine.LaunchPlan) error {
 	dir, err := h.opts.Dir.MakeGenerationDir(p.Key.Session, p.Key.Generation)
 	if err != nil {
 		return fmt.Errorf("making the instance's directory: %w", err)
 	}
+	var recipe sandbox.Recipe
+	var at berth
+	both, bothCtx := errgroup.WithContext(ctx)
+	both.Go(func() (err error) {
+		if err = h.workspace(p); err != nil {
+			return err
+		}
+		recipe, err = h.prepare(bothCtx, p)
+		return errors.Join(err, h.opts.Dir.SyncGenerationDir(p.Key.Session))
+	})
+	both.Go(func() (err error) {
+		at, err = h.park(bothCtx, p, dir)
+		return err
+	})
+	err = both.Wait()
+	if at.parked != nil {
+		defer at.parked.Close()
+	}
+	if err == nil {
+		err = h.release(ctx, p, dir, recipe, at)
+	}
+	if err != nil && at.parked != nil {
+		return errors.Join(err, at.parked.Abort())
+	}
 	h.pruneGenerations(p.Key.Session, p.Key.Generation)
-	if err := h.workspace(p); err != nil {
-		return err
-	}
-	recipe, err := h.prepare(ctx, p)
-	if err != nil {
-		return err
-	}
+	return err
+}
+
+// berth is where an instance's wrapper waits for its recipe.
+type berth struct {
+	parked *spawn.Parked
+	leaf   *cgroupfs.Leaf // nil without cgroups
+}
+
+// park makes the leaf and starts the wrapper in it, parked.
+func (h *Host) park(ctx context.Context, p engine.LaunchPlan, dir string) (berth, error) {
 	select {
 	case h.launches <- struct{}{}:
 		defer func() { <-h.launches }()
 	case <-ctx.Done():
-		return fmt.Errorf("waiting for a launch slot: %w", ctx.Err())
+		return berth{}, fmt.Errorf("waiting for a launch slot: %w", ctx.Err())
 	}
-	return h.spawn(ctx, p, dir, recipe)
+	var at berth
+	var err error
+	if p.Lease.Wrapper.Leaf != "" {
+		if at.leaf, err = h.opts.Tree.Make(cgroupfs.LeafName(p.Key.Session, p.Key.Generation)); err != nil {
+			return berth{}, fmt.Errorf("making the leaf: %w", err)
+		}
+	}
+	req, closeFiles, err := h.request(p, dir, at.leaf)
+	if err != nil {
+		return at, err
+	}
+	defer closeFiles()
+	if at.parked, err = spawn.Start(ctx, req); err != nil {
+		return at, fmt.Errorf("starting the wrapper: %w", err)
+	}
+	for _, w := range at.parked.Warnings {
+		h.opts.Logger.Debug("wrapper started with a shortcoming", "session", p.Key.Session, "warning", w)
+	}
+	return at, nil
 }
 
 // workspace makes the session's directory on its first use, and refuses one
@@ -109,56 +157,44 @@ func providerRefusal(kind string, err error) error {
 	}
 }
 
-// spawn starts the wrapper parked, verifies where it is, and lets it go.
-func (h *Host) spawn(ctx context.Context, p engine.LaunchPlan, dir string, recipe sandbox.Recipe) error {
+// release sets the limits, checks that the parked wrapper is in its fence, tells
+// the link server whom to expect, and sends the recipe, which is the go.
+func (h *Host) release(ctx context.Context, p engine.LaunchPlan, dir string, recipe sandbox.Recipe, at berth) error {
 	launch, digest, err := h.launchObject(p, dir, recipe)
 	if err != nil {
 		return err
 	}
-	leaf, err := h.leaf(p, recipe)
-	if err != nil {
-		return err
+	if at.leaf != nil {
+		h.limit(p.Key.Session, at.leaf, recipe.Cgroup)
+		found, err := h.opts.Tree.PathOf(at.parked.Identity.PID)
+		if err != nil {
+			return fmt.Errorf("verifying the wrapper's leaf: %w", err)
+		}
+		if found != at.leaf.WrapPath() {
+			return fmt.Errorf("verifying the wrapper's leaf: it is in %q, not in %q", found, at.leaf.WrapPath())
+		}
 	}
-	req, closeFiles, err := h.request(p, dir, leaf)
-	if err != nil {
-		return err
+	if err := h.opts.Watcher.Add(at.parked.PidFD, p.Key); err != nil {
+		return fmt.Errorf("watching the wrapper: %w", err)
 	}
-	parked, err := spawn.Start(ctx, req)
-	closeFiles()
-	if err != nil {
-		return fmt.Errorf("starting the wrapper: %w", err)
-	}
-	defer parked.Close()
-	for _, w := range parked.Warnings {
-		h.opts.Logger.Debug("wrapper started with a shortcoming", "session", p.Key.Session, "warning", w)
-	}
-	if err := h.release(ctx, p.Key, parked, leaf, launch, digest); err != nil {
-		return errors.Join(err, parked.Abort())
+	h.opts.Links.Expect(p.Key, at.parked.Identity, digest)
+	if err := at.parked.Release(ctx, launch); err != nil {
+		h.opts.Links.Forget(p.Key)
+		return fmt.Errorf("sending the recipe: %w", err)
 	}
 	return nil
 }
 
-// release checks that the parked wrapper is in its fence, tells the link
-// server whom to expect, and sends the recipe, which is the go.
-func (h *Host) release(ctx context.Context, key engine.WrapperKey, parked *spawn.Parked, leaf *cgroupfs.Leaf, launch []byte, digest string) error {
-	if leaf != nil {
-		at, err := cgroupfs.PathOf(parked.Identity.PID, h.opts.Mount)
-		if err != nil {
-			return fmt.Errorf("verifying the wrapper's leaf: %w", err)
-		}
-		if at != leaf.WrapPath() {
-			return fmt.Errorf("verifying the wrapper's leaf: it is in %q, not in %q", at, leaf.WrapPath())
-		}
+// limit sets the recipe's limits on the leaf and logs those that this host
+// cannot set there.
+func (h *Host) limit(session string, leaf *cgroupfs.Leaf, c sandbox.Limits) {
+	unapplied := leaf.SetLimits(cgroupfs.Limits{
+		PidsMax: c.Processes, MemoryMaxBytes: c.MemoryBytes,
+		CPUMax: time.Duration(c.CPUPercent) * cgroupfs.CPUPeriod / 100,
+	})
+	for _, u := range unapplied {
+		h.opts.Logger.Warn("a limit could not be set on the leaf", "session", session, "file", u.File, "error", u.Err)
 	}
-	if err := h.opts.Watcher.Add(parked.PidFD, key); err != nil {
-		return fmt.Errorf("watching the wrapper: %w", err)
-	}
-	h.opts.Links.Expect(key, parked.Identity, digest)
-	if err := parked.Release(ctx, launch); err != nil {
-		h.opts.Links.Forget(key)
-		return fmt.Errorf("sending the recipe: %w", err)
-	}
-	return nil
 }
 
 // launchObject encodes what the wrapper reads from descriptor 3, and the
@@ -181,26 +217,6 @@ func (h *Host) launchObject(p engine.LaunchPlan, dir string, recipe sandbox.Reci
 		SpoolFiles: h.opts.SpoolFiles, DrainTimeout: h.opts.DrainTimeout,
 	})
 	return launch, hex.EncodeToString(sum[:]), err
-}
-
-// leaf makes the instance's leaf with its limits; nil without cgroups.
-func (h *Host) leaf(p engine.LaunchPlan, recipe sandbox.Recipe) (*cgroupfs.Leaf, error) {
-	if p.Lease.Wrapper.Leaf == "" {
-		return nil, nil
-	}
-	leaf, err := h.opts.Tree.Make(cgroupfs.LeafName(p.Key.Session, p.Key.Generation))
-	if err != nil {
-		return nil, fmt.Errorf("making the leaf: %w", err)
-	}
-	c := recipe.Cgroup
-	unapplied := leaf.SetLimits(cgroupfs.Limits{
-		PidsMax: c.Processes, MemoryMaxBytes: c.MemoryBytes,
-		CPUMax: time.Duration(c.CPUPercent) * cgroupfs.CPUPeriod / 100,
-	})
-	for _, u := range unapplied {
-		h.opts.Logger.Warn("a limit could not be set on the leaf", "session", p.Key.Session, "limit", u)
-	}
-	return leaf, nil
 }
 
 // request fills in what spawn needs; closeFiles closes what it has opened.

@@ -17,6 +17,8 @@ type Conn struct {
 	raw    *net.UnixConn
 	reader *wire.Reader
 	status atomic.Pointer[wire.Status]
+	// decoded carries the outcome of one frame from a decoder to readLoop.
+	decoded chan error
 
 	writeMu sync.Mutex // one frame at a time; held for at most writeBound
 
@@ -34,6 +36,7 @@ var ErrEnded = errors.New("the wrapper's connection has ended")
 func newConn(raw *net.UnixConn) *Conn {
 	return &Conn{
 		raw: raw, reader: wire.NewReader(raw, wire.MaxFrame), ended: make(chan struct{}),
+		decoded:  make(chan error, 1),
 		requests: map[uint64]chan wire.Frame{}, watchers: map[chan struct{}]struct{}{},
 	}
 }
@@ -119,20 +122,30 @@ func (c *Conn) Watch() (grown <-chan struct{}, stop func()) {
 	}
 }
 
-// readLoop takes frames until the connection ends or is silent for too long.
-func (c *Conn) readLoop(lost time.Duration) {
+// readLoop has frames decoded as they arrive, until the connection ends or is
+// silent for too long.
+func (c *Conn) readLoop(lost time.Duration, arrived chan<- *Conn) {
 	for {
 		c.raw.SetReadDeadline(time.Now().Add(lost))
-		f, err := c.reader.ReadFrame()
-		var bad *wire.SyntaxError
-		if errors.As(err, &bad) {
-			continue // a newer wrapper's frame; the conversation is in step
-		}
-		if err != nil {
+		c.reader.Wait()
+		arrived <- c
+		if <-c.decoded != nil {
 			return
 		}
-		c.take(&f)
 	}
+}
+
+// decode takes the frame that has arrived and tells readLoop about it.
+func (c *Conn) decode() {
+	f, err := c.reader.ReadFrame()
+	var bad *wire.SyntaxError
+	switch {
+	case err == nil:
+		c.take(&f)
+	case errors.As(err, &bad):
+		err = nil // a newer wrapper's frame; the conversation is in step
+	}
+	c.decoded <- err
 }
 
 func (c *Conn) take(f *wire.Frame) {

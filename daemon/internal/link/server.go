@@ -63,7 +63,13 @@ type Server struct {
 	closed   bool
 
 	wg sync.WaitGroup
+	// arrived holds connections on which a frame has arrived, for the decoders.
+	arrived chan *Conn
 }
+
+// decoders is how many goroutines decode frames. They are few so that the
+// goroutines of the connections, of which there are many, need little stack.
+const decoders = 2
 
 // expectation is what a launch of this daemon knows before the wrapper calls.
 type expectation struct {
@@ -85,6 +91,7 @@ const (
 func New(opts Options) *Server {
 	return &Server{
 		opts: opts, expected: map[engine.WrapperKey]expectation{}, conns: map[*Conn]struct{}{},
+		arrived: make(chan *Conn),
 	}
 }
 
@@ -105,6 +112,13 @@ func (s *Server) Forget(key engine.WrapperKey) {
 
 // Serve accepts wrappers on l until l is closed, which is the caller's to do.
 func (s *Server) Serve(l net.Listener) error {
+	for range decoders {
+		go func() { // ends with Close
+			for c := range s.arrived {
+				c.decode()
+			}
+		}()
+	}
 	for {
 		c, err := l.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -128,28 +142,33 @@ func (s *Server) Close() {
 	}
 	s.mu.Unlock()
 	s.wg.Wait()
+	close(s.arrived)
 }
 
-// handle serves one connection until it ends.
+// handle proves one connection and hands it to a goroutine with a fresh, small
+// stack, which serves it until it ends.
 func (s *Server) handle(raw *net.UnixConn) {
 	c := newConn(raw)
 	if !s.track(c) {
 		raw.Close()
 		return
 	}
-	defer s.untrack(c)
 	h, err := s.introduce(c)
 	if err != nil {
+		defer s.untrack(c)
 		s.opts.Logger.Debug("wrapper refused", "session", h.Session, "generation", h.Generation, "error", err)
 		_ = c.Send(wire.Frame{Kind: wire.KindReject, Error: err.Error()}) // it may be gone
 		return
 	}
 	key := engine.WrapperKey{Session: h.Session, Instance: h.Instance, Generation: h.Generation}
-	if err := c.Send(wire.Frame{Kind: wire.KindWelcome}); err == nil {
-		c.readLoop(s.opts.Lost)
-	}
-	c.finish()
-	s.opts.Owner.LinkDown(key, c)
+	s.wg.Go(func() {
+		defer s.untrack(c)
+		if c.Send(wire.Frame{Kind: wire.KindWelcome}) == nil {
+			c.readLoop(s.opts.Lost, s.arrived)
+		}
+		c.finish()
+		s.opts.Owner.LinkDown(key, c)
+	})
 }
 
 func (s *Server) track(c *Conn) bool {
