@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/berthd/berth/daemon/internal/engine"
@@ -143,7 +144,10 @@ func (a *API) show(ctx context.Context, session string, generation, since uint64
 		if err != nil {
 			return err
 		}
-		if err := t.Send(terminalFrame(&rec)); err != nil {
+		if rec.Stream == spool.Event { // for the log, not for a screen
+			continue
+		}
+		if err := sendRecord(t, &rec); err != nil {
 			return err
 		}
 	}
@@ -166,15 +170,18 @@ func (a *API) recent(session string) uint64 {
 	return last - replayRecords
 }
 
-func terminalFrame(rec *spool.Record) rpc.TerminalFrame {
-	switch rec.Stream {
-	case spool.PTY:
-		return rpc.TerminalFrame{Kind: rpc.TerminalData, Seq: rec.Seq, Data: rec.Data}
-	case spool.GapRec:
+// sendRecord sends one record of the spool, in frames that are not too long.
+func sendRecord(t rpc.Terminal, rec *spool.Record) error {
+	if rec.Gap != nil {
 		text := fmt.Sprintf("output is missing here (%s)", rec.Gap.Cause)
-		return rpc.TerminalFrame{Kind: rpc.TerminalNotice, Seq: rec.Seq, Data: []byte(text)}
+		return t.Send(rpc.TerminalFrame{Kind: rpc.TerminalNotice, Seq: rec.Seq, Data: []byte(text)})
 	}
-	return rpc.TerminalFrame{Kind: rpc.TerminalNotice, Seq: rec.Seq, Data: rec.Data}
+	for chunk := range slices.Chunk(rec.Data, rpc.MaxTerminalFrame) {
+		if err := t.Send(rpc.TerminalFrame{Kind: rpc.TerminalData, Seq: rec.Seq, Data: chunk}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // sendExit tells how the instance has ended, once that is known.

@@ -237,6 +237,9 @@ func (c *Config) complete() {
 // WrapPath is the wrapper's program.
 func (c *Config) WrapPath() string { return filepath.Join(c.LibexecDir, "berth-wrap") }
 
+// maxSocketPath is sizeof(sun_path) - 1, see unix(7).
+const maxSocketPath = 107
+
 // Validate reports every setting that cannot work.
 func (c *Config) Validate() error {
 	var errs []error
@@ -245,6 +248,9 @@ func (c *Config) Validate() error {
 		if !filepath.IsAbs(path) {
 			bad("%s = %q: not an absolute path", key, path)
 		}
+	}
+	if path := c.RunDir + "/berth.sock"; len(path) > maxSocketPath { // case T77
+		bad("run_dir: the socket %q would have a path of %d bytes, at most %d work", path, len(path), maxSocketPath)
 	}
 	if c.CgroupParent != "" && !filepath.IsAbs(c.CgroupParent) {
 		bad("cgroup_parent = %q: not an absolute path", c.CgroupParent)

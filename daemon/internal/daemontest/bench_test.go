@@ -302,7 +302,7 @@ func restart(t *testing.T, h *Host, n, stopped int) (socket, present, adopted ti
 		if time.Now().After(deadline) {
 			t.Fatal(errors.Join(fmt.Errorf("after 30s: %+v", s.Adoption), err))
 		}
-		time.Sleep(time.Millisecond) // the poll's period
+		time.Sleep(3 * time.Millisecond) // the poll's period
 	}
 	return socket, present, adopted
 }

@@ -7,6 +7,9 @@ const (
 	// observeBound bounds one look at the witnesses. A scan of a crowded /proc
 	// takes a tenth of a second; a hung one must not count as an answer.
 	observeBound = 10 * time.Second
+	// helloPatience is when a wrapper that was let go and has not called is
+	// looked at.
+	helloPatience = 500 * time.Millisecond
 	// releaseBound bounds one call of a provider's Release.
 	releaseBound = 60 * time.Second
 	// deleteBound bounds one step of a deletion; a large tree takes several.

@@ -59,12 +59,15 @@ func (e *Engine) observe(ctx context.Context, look *sighting) {
 // wrapperGone reports whether the wrapper itself has ended, whatever it has
 // left behind.
 func wrapperGone(r *evidence.Report) bool {
-	if r.Verdict == evidence.Absent {
-		return true
-	}
+	return r.Verdict == evidence.Absent || r.Alive && processGone(r)
+}
+
+// processGone reports whether the wrapper's process is proven dead, which says
+// nothing of what it ran.
+func processGone(r *evidence.Report) bool {
 	for _, w := range r.Witnesses {
 		if w.Name == evidence.Pidfd {
-			return r.Alive && w.Answer == evidence.Absent
+			return w.Answer == evidence.Absent
 		}
 	}
 	return false
@@ -211,9 +214,14 @@ func (t *tx) present(d *draft, look *sighting) {
 	})
 }
 
-// unknown notes that the witnesses cannot answer, and looks again.
+// unknown notes that the witnesses cannot answer, and looks again: at once and
+// at all of them where the wrapper is dead and only the scan can tell of the rest.
 func (t *tx) unknown(d *draft, look *sighting) {
 	t.then(func() {
+		if !look.full && processGone(&look.report) {
+			t.e.look(d.s, true)
+			return
+		}
 		if d.s.link == nil && d.s.adoption != "" {
 			t.e.setAdoption(d.s, Unknown)
 		}

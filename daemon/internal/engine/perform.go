@@ -79,6 +79,9 @@ func (t *tx) launched(key WrapperKey, w *work, err error) {
 		if d.s.launch == w {
 			d.s.launch = nil
 			d.s.linkDownAt = t.now // from here on the wrapper's silence counts
+			if d.state.Kind == lease.Starting {
+				d.s.lookAt = t.now + helloPatience // it may have ended before this was known
+			}
 		}
 	})
 	if err == nil || d.state.Instance != (lease.Instance{ID: key.Instance, Generation: key.Generation}) {

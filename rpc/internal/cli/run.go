@@ -259,7 +259,7 @@ func (r *running) feed(ctx context.Context) {
 	var ue *client.UnreachableError
 	switch code := rpc.CodeOf(err); {
 	case err == nil, ctx.Err() != nil, code == rpc.CodeNotRunning, code == rpc.CodeCleanupPending:
-	case errors.As(err, &ue) && !r.f.stdin: // the output goes on, and says so
+	case !r.f.stdin && (errors.As(err, &ue) || code == rpc.CodeUnreachable): // how it ends is told by its output
 	default:
 		fmt.Fprintf(r.a.err, "berthctl: %s\n", message(failed(err, r.id, "give input to session %q", r.id)))
 	}
