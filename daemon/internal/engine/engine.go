@@ -137,7 +137,8 @@ type Engine struct {
 	pending     []command // to be run before the inbox
 	unsettled   int       // sessions whose adoption is under way
 	relisting   bool
-	inventory   bool // the inventory is in
+	queued      []func() // effects that start once the batch is published
+	inventory   bool     // the inventory is in
 	nextRelist  time.Duration
 	nextSweep   time.Duration // of ledger rows and tombstones
 	saving      bool          // a snapshot of the journal is being written
@@ -288,14 +289,25 @@ func (e *Engine) post(apply func(t *tx)) {
 	_ = e.submit(command{class: journal.Reserved, apply: apply}) // after Run nobody needs it
 }
 
-// effect runs f in a goroutine that Run owns and waits for at its end.
+// effect has f run in a goroutine that Run owns and waits for at its end. It
+// starts once what led to it is published, see launchEffects.
 func (e *Engine) effect(bound time.Duration, f func(ctx context.Context)) context.CancelFunc {
 	ctx, cancel := context.WithTimeout(e.ctx, bound)
-	e.effects.Go(func() {
+	e.effects.Add(1)
+	e.queued = append(e.queued, func() {
+		defer e.effects.Done()
 		defer cancel()
 		f(ctx)
 	})
 	return cancel
+}
+
+// launchEffects starts the effects that were asked for since the last call.
+func (e *Engine) launchEffects() {
+	for _, f := range e.queued {
+		go f() // waited for by join
+	}
+	e.queued = nil
 }
 
 // Err is the journal's final failure, nil while it is healthy.

@@ -38,13 +38,17 @@ func (w *world) boot(epoch string) (kill func()) {
 		}
 	}
 	loaded.Recovered(journal.Recovery{LastSeq: w.j.last})
+	return w.run(epoch, w.j, loaded)
+}
+
+// run runs a daemon on what was loaded.
+func (w *world) run(epoch string, j Journal, loaded *Loaded) (kill func()) {
 	w.mu.Lock()
 	w.daemon++
 	f := &effects{w: w, daemon: w.daemon}
 	w.mu.Unlock()
 	rules := lease.DefaultRules()
 	rules.RecheckEvery = time.Minute
-	j := w.j
 	e := New(Options{
 		HostID: "0123456789abcdef0123456789abcdef", Epoch: epoch, UID: 1, Journal: j, Effects: f, Rules: rules,
 		Settings: Settings{

@@ -233,6 +233,7 @@ func (e *Engine) start() {
 	}
 	e.lookAtAll(looks, adoptWorkers, func(*sighting) bool { return true })
 	e.takeInventory()
+	e.launchEffects()
 }
 
 // adoptWorkers is how many sessions are looked at at once at start: the calls

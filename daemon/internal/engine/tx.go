@@ -278,11 +278,13 @@ func (e *Engine) act(t *tx) {
 	}
 	e.stale.Add(t.stale)
 	e.publish(t)
+	e.launchEffects()
 	for _, f := range t.replies {
 		f()
 	}
 	e.events.append(t.events)
 	e.maybeSnapshot()
+	e.launchEffects()
 }
 
 // adoptDraft makes one draft the session's state and keeps the sums.

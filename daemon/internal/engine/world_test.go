@@ -96,6 +96,19 @@ func (fakeLink) Request(context.Context, wire.Frame) (wire.Frame, error) { retur
 func (fakeLink) Send(wire.Frame) error                                   { return nil }
 func (fakeLink) Close() error                                            { return nil }
 
+// durable is a session's newest lease on disk: in the journal in memory where
+// that is used, else what was published, which is never newer.
+func (w *world) durable(session string) (record.Lease, bool) {
+	if len(w.j.records) > 0 {
+		return w.j.lease(session)
+	}
+	v, ok := w.e.View(session)
+	if !ok {
+		return record.Lease{}, false
+	}
+	return v.Lease, true
+}
+
 // chance is true once in n, and never when the world is calm.
 func (w *world) chance(n int) bool { return !w.calm && w.rng.IntN(n) == 0 }
 
@@ -133,7 +146,7 @@ func (f *effects) Launch(ctx context.Context, p LaunchPlan) error {
 	if !f.alive() {
 		return errDead
 	}
-	l, ok := w.j.lease(p.Key.Session)
+	l, ok := w.durable(p.Key.Session)
 	if !ok || l.Generation != p.Key.Generation || l.Instance != p.Key.Instance {
 		w.t.Errorf("launching %v before its intent is on disk: %+v", p.Key, l)
 	}
@@ -212,7 +225,7 @@ func (f *effects) Stop(ctx context.Context, p StopPlan) StopResult {
 	if !f.alive() {
 		return StopResult{Err: errDead}
 	}
-	if l, _ := w.j.lease(p.Subject.Session); l.Stop == nil || l.Stop.AttemptID != p.AttemptID {
+	if l, _ := w.durable(p.Subject.Session); l.Stop == nil || l.Stop.AttemptID != p.AttemptID {
 		w.t.Errorf("stopping %q before the attempt is on disk: %+v", p.Subject.Session, l)
 	}
 	for key, wrapper := range w.live {
@@ -269,7 +282,7 @@ func (f *effects) Delete(ctx context.Context, p DeletePlan) (DeleteResult, error
 	if !f.alive() {
 		return DeleteResult{}, errDead
 	}
-	if l, _ := w.j.lease(p.Session); l.Deletion == nil || l.State != "vacant" || len(l.Debts) > 0 {
+	if l, _ := w.durable(p.Session); l.Deletion == nil || l.State != "vacant" || len(l.Debts) > 0 {
 		w.t.Errorf("erasing %q while its lease is %+v", p.Session, l)
 	}
 	for key := range w.live {
