@@ -16,6 +16,7 @@
 //	            nothing else
 //	inputLoop   writes queued input to the agent
 //	linkLoop    connects, says hello, sends frames; per connection readLoop
+//	settle      once, writes the files that the hello does not wait for
 //	diary       writes the wrapper's own log
 //	ladder      only during a stop with Signal and at the end without a cgroup
 package wrap

@@ -58,7 +58,7 @@ func (w *wrapper) end(exit *wire.Exit, startError string) {
 		w.endLeftovers()
 	}
 	w.link.stop(exitNoticeBound)
-	if within(written, diskBound) && within(w.out.loop, diskBound) {
+	if within(written, diskBound) && within(w.out.loop, diskBound) && within(w.settled, diskBound) {
 		os.Remove(filepath.Join(w.launch.Dir, reserveName)) // missing is as good as removed
 	}
 }

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/berthd/berth/rpc/wire"
 )
 
 // pssKiB reads a process's proportional set size.
@@ -52,9 +50,7 @@ func TestFootprint(t *testing.T) {
 	}
 	// Some hours of heartbeats.
 	for _, c := range conns {
-		for range 3000 {
-			c.await(wire.KindStatus)
-		}
+		eventually(t, "3000 heartbeats", func() bool { return c.beats.Load() >= 3000 })
 	}
 	var pss []int
 	threads := 0

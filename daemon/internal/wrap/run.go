@@ -36,6 +36,7 @@ type wrapper struct {
 	stops  *ladder
 	log    *diary
 
+	settled   chan struct{}  // closed when settle has returned
 	exitMu    sync.Mutex     // orders writes of exit.json
 	oomBefore uint64         // OOM kills in the work cgroup before the agent
 	child     chan os.Signal // SIGCHLD
@@ -50,10 +51,11 @@ type wrapper struct {
 func Run(launchFD int) int {
 	tuneRuntime()
 	w := &wrapper{
-		log:   newDiary(os.Stderr),
-		child: make(chan os.Signal, 1),
-		poke:  make(chan os.Signal, 1),
-		ends:  make(chan unix.WaitStatus, 1),
+		log:     newDiary(os.Stderr),
+		settled: make(chan struct{}),
+		child:   make(chan os.Signal, 1),
+		poke:    make(chan os.Signal, 1),
+		ends:    make(chan unix.WaitStatus, 1),
 	}
 	defer w.log.flush()
 	w.catchSignals()
@@ -171,13 +173,21 @@ func (w *wrapper) supervise() int {
 	go w.link.run() // owner: supervise; ends in link.stop
 	if startErr == nil {
 		go w.reapLoop() // owner: supervise; ends with the process
-		w.writeRunning()
-		w.makeReserve()
+		go w.settle()   // owner: supervise; may hang as the disk does
 		w.finish(<-w.ends)
 	} else {
+		close(w.settled)
 		w.finishUnstarted(startErr)
 	}
 	return ExitOK
+}
+
+// settle does what the disk has to do for an agent that runs, and that the hello
+// need not wait for.
+func (w *wrapper) settle() {
+	defer close(w.settled)
+	w.writeRunning()
+	w.makeReserve()
 }
 
 // prepare takes the lock and makes what the agent's start needs.
