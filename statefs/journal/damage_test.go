@@ -145,6 +145,9 @@ func TestEveryBitFlip(t *testing.T) {
 				t.Parallel()
 				disk, p := specimen(t, orderly)
 				for i, at := range used(disk.Files()) {
+					if orderly && i%4 != 0 {
+						continue // differs in the mark only
+					}
 					mask := byte(1) << (i % 8)
 					disk.Flip(at.name, at.off, mask)
 					err := readable(disk, boot, p)

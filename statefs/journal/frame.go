@@ -103,20 +103,20 @@ func parseHead(b []byte, salt uint32) (head, bool) {
 	return h, true
 }
 
-// session returns the id out of h's bytes, or false if it is damaged.
-func (h *head) session(frame []byte) ([]byte, bool) {
-	end := frameHeadSize + pad(h.sessionLen)
-	if len(frame) < end || crc32.Update(0, castagnoli, frame[frameHeadSize:end]) != h.sessionCRC {
-		return nil, false
-	}
-	return frame[frameHeadSize : frameHeadSize+h.sessionLen], true
+// intact checks session and body in h's bytes.
+func (h *head) intact(frame []byte) (session, body bool) {
+	at := frameHeadSize + pad(h.sessionLen)
+	session = len(frame) >= at && crc32.Update(0, castagnoli, frame[frameHeadSize:at]) == h.sessionCRC
+	body = len(frame) == h.size() && crc32.Update(0, castagnoli, frame[at:]) == h.bodyCRC
+	return session, body
 }
 
-// body returns the body out of h's bytes, or false if it is damaged.
-func (h *head) body(frame []byte) ([]byte, bool) {
+// session and body are cut out of h's bytes, which are intact.
+func (h *head) session(frame []byte) []byte {
+	return frame[frameHeadSize : frameHeadSize+h.sessionLen]
+}
+
+func (h *head) body(frame []byte) []byte {
 	at := frameHeadSize + pad(h.sessionLen)
-	if len(frame) < h.size() || crc32.Update(0, castagnoli, frame[at:h.size()]) != h.bodyCRC {
-		return nil, false
-	}
-	return frame[at : at+h.bodyLen : at+h.bodyLen], true
+	return frame[at : at+h.bodyLen : at+h.bodyLen]
 }

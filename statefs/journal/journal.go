@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -98,8 +99,10 @@ type Journal struct {
 	seg        *segment // where the next record goes; nil until one is needed
 	open       *commit  // takes more records
 	newest     *commit
-	spares     [][]byte // buffers of earlier commits
-	number     uint64   // highest file number in use
+	expected   int       // appends that were waiting or released when the last commit was done
+	releasedAt time.Time // when that was
+	spares     [][]byte  // buffers of earlier commits
+	number     uint64    // highest file number in use
 	sealed     []sealedLog
 	snaps      []snapshotFile // oldest first
 	snapBytes  int64          // records of the snapshot in force

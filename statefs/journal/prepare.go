@@ -196,9 +196,6 @@ func (j *Journal) prepareSlots() error {
 func (j *Journal) exchangeSlot(fresh slot, replace string) error {
 	j.mu.Lock()
 	j.pool.slots = append(j.pool.slots, fresh)
-	if fresh.size >= j.pool.least {
-		j.pool.least = 0
-	}
 	i := slices.IndexFunc(j.pool.slots, func(s slot) bool { return s.name == replace })
 	if i >= 0 {
 		j.pool.slots = slices.Delete(j.pool.slots, i, i+1)

@@ -172,11 +172,9 @@ func (r *recoverer) run() error {
 
 // record makes what is delivered. The body aliases the window.
 func record(h *head, frame []byte, snapshot bool, seq uint64) Record {
-	session, _ := h.session(frame)
-	body, _ := h.body(frame)
 	return Record{
 		Seq: seq, Snapshot: snapshot,
-		Entry: Entry{Type: h.kind, Session: string(session), Generation: h.generation, Body: body},
+		Entry: Entry{Type: h.kind, Session: string(h.session(frame)), Generation: h.generation, Body: h.body(frame)},
 	}
 }
 

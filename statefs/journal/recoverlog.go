@@ -43,7 +43,7 @@ func (r *recoverer) readLogs() error {
 // noLogs judges a directory without a log file: a new one, or a loss.
 func (r *recoverer) noLogs() {
 	r.tail.next = r.rec.SnapshotSeq + 1
-	if len(r.snaps)+len(r.unknown) == 0 && (!r.mark.valid || r.mark.seq == 0) {
+	if r.rec.SnapshotSeq == 0 && len(r.unknown) == 0 && (!r.mark.valid || r.mark.seq == 0) {
 		return
 	}
 	d := Damage{Kind: FileMissing, Seq: r.tail.next, Detail: "there is no log file"}

@@ -12,7 +12,7 @@ type pool struct {
 	dirty []string // log files whose zeroes are not written yet
 	lent  int64    // size of the slot that a running snapshot writes to, 0 if none
 	next  uint64   // highest N of a file name
-	least int64    // somebody waits for a slot of this size; 0 if nobody does
+	least int64    // somebody needed a slot of this size since the last snapshot; 0 if nobody did
 
 	begun, ended uint64 // rounds of prepareLoop
 	err          error  // of the last round

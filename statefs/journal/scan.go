@@ -66,25 +66,23 @@ func (s *scan) step() (more bool, err error) {
 		return true, s.resume(s.off, &h)
 	}
 	frame := s.win.at(s.off, h.size())
-	if h.flags&flagInternal != 0 {
+	sessionOK, bodyOK := h.intact(frame)
+	switch {
+	case !sessionOK || !bodyOK:
+		return s.badRecord(&h, frame, sessionOK)
+	case h.flags&flagInternal != 0:
 		return false, s.end(&h, frame)
-	}
-	_, sessionOK := h.session(frame)
-	_, bodyOK := h.body(frame)
-	if !sessionOK || !bodyOK {
-		return s.badRecord(&h, frame)
 	}
 	return true, s.accept(&h, frame)
 }
 
 // end takes the end record of a snapshot. No other internal record exists in this version.
 func (s *scan) end(h *head, frame []byte) error {
-	body, ok := h.body(frame)
 	if !s.snapshot || h.kind != typeSnapshotEnd {
 		return fmt.Errorf("internal record of type %d: not known to version %d", h.kind, Version)
 	}
-	count, bytes, sane := parseSnapshotEnd(body)
-	if !ok || !sane || count != s.expect-1 || bytes != s.off-headArea {
+	count, bytes, sane := parseSnapshotEnd(h.body(frame))
+	if !sane || count != s.expect-1 || bytes != s.off-headArea {
 		s.report(Damage{Kind: RecordsMissing, Detail: "the end record does not fit the records"})
 		return nil
 	}
@@ -144,8 +142,13 @@ func (s *scan) resume(off int64, h *head) error {
 }
 
 // badRecord deals with a record whose header is valid and the rest is not.
-func (s *scan) badRecord(h *head, frame []byte) (more bool, err error) {
-	d := s.describe(h, frame)
+func (s *scan) badRecord(h *head, frame []byte, sessionOK bool) (more bool, err error) {
+	d := Damage{Kind: BodyUnreadable, File: s.name, Offset: s.off, Seq: h.seq, Lost: 1, Generation: h.generation}
+	if sessionOK {
+		d.Session, d.SessionKnown = string(h.session(frame)), true
+	} else {
+		d.Detail = "the session is damaged too"
+	}
 	if s.isTorn(h.size()) {
 		s.cutTail(&d)
 		return false, nil
@@ -162,16 +165,6 @@ func (s *scan) badRecord(h *head, frame []byte) (more bool, err error) {
 	s.off += int64(h.size())
 	s.expect++
 	return true, nil
-}
-
-func (s *scan) describe(h *head, frame []byte) Damage {
-	d := Damage{Kind: BodyUnreadable, File: s.name, Offset: s.off, Seq: h.seq, Lost: 1, Type: h.kind, Generation: h.generation}
-	if id, ok := h.session(frame); ok {
-		d.Session, d.SessionKnown = string(id), true
-	} else {
-		d.Detail = "the session is damaged too"
-	}
-	return d
 }
 
 // badPlace deals with a place that holds no record of the number expected: the end of the log, or a loss.

@@ -206,7 +206,7 @@ func (w *snapshotWriter) flush() error {
 func (j *Journal) publish(w *snapshotWriter) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.pool.lent = 0
+	j.pool.lent, j.pool.least = 0, 0
 	j.snaps = append(j.snaps, snapshotFile{name: w.slot.name, number: w.head.number, upTo: w.head.seq, size: w.slot.size})
 	j.snapBytes, j.covered = w.off-headArea, w.covers
 	j.milestones = slices.DeleteFunc(j.milestones, func(m milestone) bool { return m.laid <= w.covers })
