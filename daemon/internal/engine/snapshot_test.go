@@ -22,7 +22,7 @@ func TestJournalStaysBounded(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1)
-		w.calm = true
+		w.calm, w.onDisk = true, true
 		loaded := NewLoaded()
 		j, recovery, err := journal.Open(dir, journal.Options{SegmentBytes: 64 << 10}, loaded.Replay)
 		if err != nil {

@@ -79,6 +79,7 @@ type world struct {
 	exits   map[WrapperKey]wire.Exit
 	pid     int
 	calm    bool // nothing goes wrong any more
+	onDisk  bool // the journal is a real one
 	launchN int
 }
 
@@ -99,7 +100,7 @@ func (fakeLink) Close() error                                            { retur
 // durable is a session's newest lease on disk: in the journal in memory where
 // that is used, else what was published, which is never newer.
 func (w *world) durable(session string) (record.Lease, bool) {
-	if len(w.j.records) > 0 {
+	if !w.onDisk {
 		return w.j.lease(session)
 	}
 	v, ok := w.e.View(session)
