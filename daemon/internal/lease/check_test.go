@@ -14,6 +14,10 @@ func TestRulesValidate(t *testing.T) {
 	if err := DefaultRules().Validate(); err != nil {
 		t.Error(err)
 	}
+	off := Rules{StopAttempts: 1, AttemptDeadline: 1, JoinBound: 1, AttemptDelays: []time.Duration{0}}
+	if err := off.Validate(); err != nil {
+		t.Errorf("what may be switched off is: %v", err)
+	}
 	for name, spoil := range map[string]func(*Rules){
 		"no attempt":            func(r *Rules) { r.StopAttempts = 0 },
 		"no attempt deadline":   func(r *Rules) { r.AttemptDeadline = 0 },
