@@ -60,6 +60,18 @@ func newBareHost(t testing.TB) *host {
 	return h
 }
 
+// onBothHosts runs a test with a cgroup tree and without.
+func onBothHosts(t *testing.T, test func(*testing.T, *host)) {
+	t.Run("fenced", func(t *testing.T) {
+		t.Parallel()
+		test(t, newHost(t))
+	})
+	t.Run("weak", func(t *testing.T) {
+		t.Parallel()
+		test(t, newBareHost(t))
+	})
+}
+
 func (h *host) prober(tree *cgroupfs.Tree) {
 	opt := discover.Options{HostID: h.id}
 	if tree != nil {

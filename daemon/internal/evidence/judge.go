@@ -9,8 +9,8 @@ import "fmt"
 //   - the leaf is gone from under the parent that was recorded, or holds no live process; where no leaf
 //     was made this cannot be asked, and the verdict is weak;
 //   - so is every further cgroup that the lease lists;
-//   - nobody holds the generation's lock; where the leaf says absent, a holder that was found and is a
-//     stranger does not count;
+//   - nobody holds the generation's lock; a holder that was found and is a stranger does not count,
+//     unless there is a leaf and it does not say absent;
 //   - no process counts by its marker; where there is no leaf, or the agent could leave it, the scan must
 //     have been made and complete, elsewhere it need not have been made;
 //   - the recorded wrapper process is gone;
@@ -79,7 +79,7 @@ func obstacle(s *Subject, a map[string]Witness) string {
 		if !need.asks || w.Answer == Absent {
 			continue
 		}
-		if need.name == Lock && w.Stranger && s.fenced() && a[Leaf].Answer == Absent {
+		if need.name == Lock && w.Stranger && (!s.fenced() || a[Leaf].Answer == Absent) {
 			continue
 		}
 		text := fmt.Sprintf("%s: %v", need.name, w.Answer)

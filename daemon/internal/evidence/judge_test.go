@@ -94,7 +94,7 @@ func everyCombination(visit func(combination)) {
 // The text of the specification, as a formula of its own: what absence needs, each able to answer.
 func specAbsent(c combination) bool {
 	leafGone := c.leaf == "absent"
-	noLock := c.lock == "absent" || c.lock == "stranger" && !c.weak && leafGone
+	noLock := c.lock == "absent" || c.lock == "stranger" && (c.weak || leafGone)
 	noHit := c.markers == "absent"
 	if !c.weak && !c.escapable {
 		noHit = c.markers != "present" // was not asked, or could not be: the fence needs no finder

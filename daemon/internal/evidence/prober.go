@@ -106,7 +106,7 @@ func (p *Prober) quick(ctx context.Context, s *Subject) ([]Witness, lockFile) {
 		all = append(all, askPaths(ctx, s.CgroupPaths))
 	}
 	if s.Wrapper.PID != 0 {
-		all = append(all, askPidfd(s.Wrapper))
+		all = append(all, p.askWrapper(ctx, s))
 	}
 	var on lockFile
 	if s.LockPath != "" {
@@ -152,21 +152,13 @@ func (p *Prober) askLeaf(s *Subject) Witness {
 	return w
 }
 
-// conclude judges the witnesses. A wrapper that runs outside of its leaf is no exact match, although a
-// leaf with something else in it does not contradict it.
+// conclude judges the witnesses.
 func (r *Report) conclude() {
 	r.Judgement, r.Wrapper = Judge(r.Subject, r.Witnesses), nil
-	if r.Verdict != Present {
-		return
+	if r.Verdict == Present {
+		id := r.Subject.Wrapper
+		r.Wrapper = &id
 	}
-	id := r.Subject.Wrapper
-	for _, e := range r.Escaped {
-		if e.PID == id.PID && e.StartTicks == id.StartTicks {
-			r.Verdict, r.Reason = Unknown, fmt.Sprintf("pidfd: process %d runs outside of its leaf, in %s", e.PID, e.Cgroup)
-			return
-		}
-	}
-	r.Wrapper = &id
 }
 
 // scan asks the markers.

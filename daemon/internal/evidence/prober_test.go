@@ -213,7 +213,7 @@ func TestLockOfAStranger(t *testing.T) {
 	}
 	weak := p.s
 	weak.Weak = true
-	want(t, "without a leaf it stays held", h.Full(t.Context(), weak), Unknown, "lock: present")
+	want(t, "without a leaf", h.Full(t.Context(), weak), Absent, "no leaf; markers: ")
 	l.Stop()
 	want(t, "afterwards", p.quick(), Absent, "populated 0")
 }
@@ -232,7 +232,32 @@ func TestLockOfAnEscaped(t *testing.T) {
 	// Even as the recorded wrapper it is no exact match: its leaf does not hold it.
 	p.record(w.PID)
 	p.agent("hold")
-	want(t, "wrapper outside, agent inside", p.full(), Unknown, "outside of its leaf")
+	r = p.full()
+	want(t, "wrapper outside, agent inside", r, Unknown, "")
+	if w := witness(r, Pidfd); w.Answer != Unknown || !strings.Contains(w.Detail, "outside of its leaf") {
+		t.Errorf("pidfd: %+v", w)
+	}
+}
+
+// case T14, T15: the record describes a stranger from top to toe. It is outside of the leaf and carries
+// no marker, so it is not the wrapper, which is gone, or somebody else in the leaf.
+func TestRecordOfAStranger(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	p := h.newPlace("impersonated", 1)
+	stranger := p.start(discovertest.Role{Args: []string{"hold"}, Env: []string{"PATH=/bin"}}, "")
+	w := p.wrapper()
+	for pid, why := range map[int]string{stranger.PID: "stranger", os.Getpid(): "no wrapper", os.Getppid(): "no wrapper", 1: "no wrapper"} {
+		p.record(pid)
+		for _, r := range []Report{p.quick(), p.full()} {
+			want(t, "wrapper inside", r, Unknown, "leaf: present")
+			if w := witness(r, Pidfd); w.Answer != Absent || !strings.Contains(w.Detail, why) {
+				t.Errorf("pidfd: %+v, want %q", w, why)
+			}
+		}
+	}
+	w.Kill()
+	want(t, "nobody inside", p.quick(), Absent, "populated 0")
 }
 
 // A live wrapper whose lock somebody else holds.
@@ -278,7 +303,7 @@ func TestZombieOfAStoppedParent(t *testing.T) {
 // The first thread of a wrapper has exited, the kernel prints Z, and it lives.
 func TestWrapperWithoutItsFirstThread(t *testing.T) {
 	t.Parallel()
-	for _, h := range []*host{newHost(t), newBareHost(t)} {
+	onBothHosts(t, func(t *testing.T, h *host) {
 		p := h.newPlace("headless", 1)
 		a := p.start(discovertest.Role{Args: []string{"headless-lock", p.s.LockPath}, Env: p.env()}, "wrap")
 		p.record(a.PID)
@@ -292,7 +317,7 @@ func TestWrapperWithoutItsFirstThread(t *testing.T) {
 		if !slices.Equal(pids(r.Members), []int{a.PID}) || len(r.Zombies) != 0 {
 			t.Errorf("%+v", r)
 		}
-	}
+	})
 }
 
 // case T14, case T15: a recorded pid that belongs to somebody else, or to us.
@@ -318,16 +343,16 @@ func TestRecycledPid(t *testing.T) {
 		}
 	}
 	p.record(os.Getpid())
-	want(t, "our own pid", p.quick(), Unknown, "pidfd: present")
-	p.s.Wrapper.StartTicks++
-	p.s.Wrapper.PidfdInode = 0
-	want(t, "our own pid, another process", p.quick(), Absent, "")
+	want(t, "our own pid", p.quick(), Absent, "populated 0")
+	if !strings.Contains(witness(p.quick(), Pidfd).Detail, "no wrapper") {
+		t.Errorf("our own pid: %+v", witness(p.quick(), Pidfd))
+	}
 }
 
 // case T07: the daemon died between the spawn and the record. One process fits, and is found.
 func TestWrapperThatWasNeverRecorded(t *testing.T) {
 	t.Parallel()
-	for _, h := range []*host{newHost(t), newBareHost(t)} {
+	onBothHosts(t, func(t *testing.T, h *host) {
 		p := h.newPlace("unrecorded", 4)
 		w := p.wrapper()
 		p.agent("hold")
@@ -345,7 +370,7 @@ func TestWrapperThatWasNeverRecorded(t *testing.T) {
 		}
 		w.Kill()
 		want(t, "without it", p.full(), Unknown, "")
-	}
+	})
 }
 
 // case T33, C6: a process that no signal reaches is named with the function it sleeps in.
@@ -540,7 +565,7 @@ func TestFurtherCgroups(t *testing.T) {
 		}
 		want(t, "removed", p.quick(), Absent, "")
 	}
-	p.s.CgroupPaths = []string{"/sys/fs/cgroup/no-such-hierarchy/x"}
+	p.s.CgroupPaths = []string{"/no-such-hierarchy/x"}
 	want(t, "a hierarchy that is not mounted", p.quick(), Unknown, "paths: unknown")
 	p.s.CgroupPaths = []string{t.TempDir()}
 	want(t, "no cgroup at all", p.quick(), Unknown, "paths: unknown")

@@ -15,6 +15,34 @@ import (
 	"github.com/berthd/berth/daemon/internal/sys"
 )
 
+// askWrapper asks for the recorded wrapper process. What runs outside of the leaf is never an exact
+// match, however well the record describes it; without a marker it is a stranger, and the wrapper gone.
+// So it is when the record names what can be no wrapper: init, this process or its parent.
+func (p *Prober) askWrapper(ctx context.Context, s *Subject) Witness {
+	if pid := s.Wrapper.PID; pid <= 1 || pid == os.Getpid() || pid == os.Getppid() {
+		return Witness{Name: Pidfd, At: sys.Now(), Answer: Absent, Detail: fmt.Sprintf("process %d is no wrapper", pid)}
+	}
+	w := askPidfd(s.Wrapper)
+	if w.Answer != Present || !s.fenced() || p.tree == nil || p.tree.Inode() != s.LeafParentInode {
+		return w
+	}
+	pid := s.Wrapper.PID
+	leaf, ok, err := p.tree.LeafOf(pid)
+	if err != nil || ok && leaf == s.leafName() {
+		return w // an error: it is ending, the next look tells
+	}
+	proc, err := p.scanner.Look(ctx, pid)
+	switch {
+	case err != nil:
+		w.Answer, w.Detail = Unknown, fmt.Sprintf("process %d runs outside of its leaf: %v", pid, err)
+	case proc.StartTicks == s.Wrapper.StartTicks && s.claimedBy(proc) == noClaim:
+		w.Answer, w.Detail = Absent, fmt.Sprintf("process %d (%s) is a stranger, in %s", pid, proc.Comm, proc.Cgroup)
+	default:
+		w.Answer, w.Detail = Unknown, fmt.Sprintf("process %d runs outside of its leaf, in %s", pid, proc.Cgroup)
+	}
+	return w
+}
+
 // askPidfd asks for the recorded wrapper process. A zombie is absent: it holds nothing.
 func askPidfd(id sys.Identity) Witness {
 	w := Witness{Name: Pidfd, At: sys.Now()}
@@ -61,8 +89,8 @@ func hasExited(id sys.Identity) (bool, error) {
 	}
 }
 
-// contradicts says whether a held lock does not go with what else was said: nothing is in the leaf, or
-// the wrapper is there and is not the one that holds it.
+// contradicts says whether a held lock does not go with what else was said: nothing is in the leaf, or,
+// where there is none, the wrapper is not there, or it is there and is not the one that holds the lock.
 func (p *Prober) contradicts(s *Subject, witnesses []Witness, on lockFile) bool {
 	a := map[string]Answer{}
 	for _, w := range witnesses {
@@ -75,7 +103,7 @@ func (p *Prober) contradicts(s *Subject, witnesses []Witness, on lockFile) bool 
 		return true
 	}
 	if a[Pidfd] != Present {
-		return false
+		return !s.fenced()
 	}
 	holds, err := p.scanner.Holds(s.Wrapper.PID, on.dev, on.inode)
 	return err == nil && !holds
