@@ -155,7 +155,8 @@ func TestSnapshotRefusals(t *testing.T) {
 
 // writers appends from several goroutines, each with sessions of its own, and takes snapshots beside them.
 type writers struct {
-	acked [4]atomic.Uint64 // generations
+	begun [4]atomic.Uint64 // generations
+	acked [4]atomic.Uint64
 }
 
 func (w *writers) entry(g int, generation uint64) journal.Entry {
@@ -168,6 +169,7 @@ func (w *writers) work(j *journal.Journal, steps int) {
 		wg.Go(func() {
 			for range steps {
 				gen := w.acked[g].Load() + 1
+				w.begun[g].Store(gen)
 				if _, err := j.Append(journal.Reserved, w.entry(g, gen), w.entry(g, gen)); err != nil {
 					return
 				}
@@ -180,7 +182,7 @@ func (w *writers) work(j *journal.Journal, steps int) {
 			seq := j.LastSeq() // before the state: a snapshot may be newer than it says, never older
 			err := j.Snapshot(context.Background(), func(yield func(journal.Entry) bool) {
 				for g := range w.acked {
-					if gen := w.acked[g].Load(); gen > 0 && !yield(w.entry(g, gen)) {
+					if gen := w.begun[g].Load(); gen > 0 && !yield(w.entry(g, gen)) {
 						return
 					}
 				}
