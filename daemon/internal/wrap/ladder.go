@@ -27,7 +27,7 @@ func (l *ladder) run(grace time.Duration) <-chan struct{} {
 		l.done, l.kill = make(chan struct{}), kill
 		go func() { // owner: wrapper; bounded by the grace and ladderBound
 			defer close(l.done)
-			l.climb(os.Getpid())
+			l.climb()
 		}()
 	} else if kill.Before(l.kill) {
 		l.kill = kill
@@ -49,14 +49,13 @@ func (l *ladder) untilKill() time.Duration {
 	return time.Until(l.kill)
 }
 
-// climb ends everything below pid.
-func (l *ladder) climb(pid int) {
+// climb ends everything below the wrapper. An empty walk of /proc proves
+// nothing: a child that changes its parent meanwhile is in neither list. That
+// the wrapper has no children at all does, since it is the subreaper.
+func (l *ladder) climb() {
 	told := map[int]uint64{}
-	for {
-		left := descendants(pid)
-		if len(left) == 0 {
-			return
-		}
+	for !childless() {
+		left := descendants(os.Getpid())
 		grace := l.untilKill()
 		if grace <= 0 {
 			break
@@ -70,18 +69,15 @@ func (l *ladder) climb(pid int) {
 		}
 		time.Sleep(min(ladderEvery, grace))
 	}
-	l.insist(pid)
+	l.insist()
 }
 
 // insist kills until nothing is left. It looks again at once after it has
 // killed: a chain that forks and exits must be caught by speed, since each
 // link of it becomes a child of the subreaper.
-func (l *ladder) insist(pid int) {
-	for end := time.Now().Add(ladderBound); ; {
-		left := descendants(pid)
-		if len(left) == 0 {
-			return
-		}
+func (l *ladder) insist() {
+	for end := time.Now().Add(ladderBound); !childless(); {
+		left := descendants(os.Getpid())
 		if time.Now().After(end) {
 			l.log.logf("%d descendants do not end: %v", len(left), left)
 			return

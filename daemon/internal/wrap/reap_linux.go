@@ -65,18 +65,32 @@ type childInfo struct {
 }
 
 // endedChild returns the pid of a child that has ended and is not yet reaped,
-// and leaves it so (WNOWAIT); 0 = none.
+// and leaves it so; 0 = none.
 func endedChild() int {
+	pid, _ := peekChild()
+	return pid
+}
+
+// childless reports whether the wrapper has no child, living or dead.
+func childless() bool {
+	_, err := peekChild()
+	return err == unix.ECHILD
+}
+
+// peekChild is waitid(2) for any child, without waiting and without reaping
+// (WNOWAIT): the pid of one that has ended, 0 when none has, ECHILD when there
+// are no children.
+func peekChild() (int, error) {
 	for {
 		var info childInfo
 		_, _, e := unix.RawSyscall6(unix.SYS_WAITID, unix.P_ALL, 0, uintptr(unsafe.Pointer(&info)),
 			unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WALL, 0, 0)
-		if e == unix.EINTR {
-			continue
+		switch e {
+		case unix.EINTR:
+		case 0:
+			return int(info.pid), nil
+		default:
+			return 0, e
 		}
-		if e != 0 {
-			return 0 // ECHILD: no children at all
-		}
-		return int(info.pid)
 	}
 }
