@@ -185,6 +185,7 @@ func (w *world) rest(promised map[string]uint64, deleted map[string]bool) {
 		v, ok := w.e.View(session)
 		tomb, buried := w.e.Snapshot().Tombstones.Get([]byte(session))
 		switch {
+		case deleted[session] && ok && v.State.Kind == lease.Quarantined: // held up until somebody decides
 		case deleted[session] && ok:
 			w.t.Errorf("%q was deleted and is %s, deletion %+v", session, v.State.Kind, v.Lease.Deletion)
 		case deleted[session] && (!buried || tomb.LastGeneration < generation):
