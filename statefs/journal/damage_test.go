@@ -299,7 +299,7 @@ func TestDamagedBodyTellsWhose(t *testing.T) {
 		t.Fatalf("%d records, %+v", len(got.records), rec)
 	}
 	d := rec.Damages[0]
-	if d.Kind != journal.BodyUnreadable || !d.SessionKnown || d.Session != want.Session || d.Generation != want.Generation || d.Seq != 5 || d.Offset != off || d.File != name {
+	if d.Kind != journal.BodyUnreadable || !d.SessionKnown || d.Type != want.Type || d.Session != want.Session || d.Generation != want.Generation || d.Seq != 5 || d.Offset != off || d.File != name {
 		t.Errorf("reported as %+v (%v)", d, d)
 	}
 	// The damaged file takes no more records, and is kept when it is no longer needed.

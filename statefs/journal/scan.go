@@ -145,7 +145,7 @@ func (s *scan) resume(off int64, h *head) error {
 func (s *scan) badRecord(h *head, frame []byte, sessionOK bool) (more bool, err error) {
 	d := Damage{Kind: BodyUnreadable, File: s.name, Offset: s.off, Seq: h.seq, Lost: 1, Generation: h.generation}
 	if sessionOK {
-		d.Session, d.SessionKnown = string(h.session(frame)), true
+		d.Type, d.Session, d.SessionKnown = h.kind, string(h.session(frame)), true
 	} else {
 		d.Detail = "the session is damaged too"
 	}
