@@ -124,6 +124,11 @@ func by(p rpc.Peer) string {
 	return fmt.Sprintf("uid %d", p.UID)
 }
 
+// caller is a peer as the engine sees it.
+func caller(p rpc.Peer, session, key string) engine.Caller {
+	return engine.Caller{Session: session, UID: p.UID, Any: p.Role == rpc.RoleOperator, By: by(p), Key: key}
+}
+
 // refuse gives an error of the engine its code; errors of contexts stay.
 func refuse(err error) error {
 	var r *engine.Refusal

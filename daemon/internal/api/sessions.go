@@ -71,11 +71,9 @@ func (a *API) Stop(ctx context.Context, p rpc.Peer, session string, req rpc.Stop
 	if _, err := a.view(p, session, false); err != nil {
 		return rpc.StopReply{}, err
 	}
-	err := a.opts.Engine.Stop(ctx, engine.StopRequest{
-		Session: session, CallerUID: p.UID, Key: req.Key, By: by(p), Why: req.Why,
-		Digest: digest([]string{session, "stop"}), Any: p.Role == rpc.RoleOperator,
-	})
-	if err != nil {
+	stop := engine.StopRequest{Caller: caller(p, session, req.Key), Why: req.Why}
+	stop.Digest = digest([]string{session, "stop"})
+	if err := a.opts.Engine.Stop(ctx, stop); err != nil {
 		return rpc.StopReply{}, refuse(err)
 	}
 	if req.Wait {
@@ -107,11 +105,9 @@ func (a *API) Delete(ctx context.Context, p rpc.Peer, session string, req rpc.De
 			return rpc.DeleteReply{}, err
 		}
 	}
-	err = a.opts.Engine.Delete(ctx, engine.DeleteRequest{
-		Session: session, CallerUID: p.UID, Key: req.Key, By: by(p), Discard: req.Discard,
-		Digest: digest([]any{session, "delete", req.Discard}), Any: p.Role == rpc.RoleOperator,
-	})
-	if err != nil {
+	del := engine.DeleteRequest{Caller: caller(p, session, req.Key), Discard: req.Discard}
+	del.Digest = digest([]any{session, "delete", req.Discard})
+	if err := a.opts.Engine.Delete(ctx, del); err != nil {
 		return rpc.DeleteReply{}, refuse(err)
 	}
 	return a.deleted(ctx, session, req.Wait)

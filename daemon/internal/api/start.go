@@ -39,8 +39,7 @@ func (a *API) Start(ctx context.Context, p rpc.Peer, session string, req rpc.Sta
 		return rpc.StartReply{}, err
 	}
 	start := engine.StartRequest{
-		Session: session, UID: owner.UID, GID: owner.GID, CallerUID: p.UID, Key: req.Key,
-		Any: p.Role == rpc.RoleOperator,
+		Caller: caller(p, session, req.Key), OwnerUID: owner.UID, OwnerGID: owner.GID,
 	}
 	workspace := a.opts.Dir.Workspaces()
 	if req.Spec != nil {

@@ -7,53 +7,26 @@ import (
 	"time"
 
 	"github.com/berthd/berth/daemon/internal/lease"
-	"github.com/berthd/berth/statefs/journal"
 	"github.com/berthd/berth/statefs/record"
 )
 
 // DeleteRequest asks for a session to be gone for good.
 type DeleteRequest struct {
-	Session   string
-	CallerUID uint32
-	Key       string
-	Digest    string
-	Discard   bool
-	By        string
-	Any       bool
+	Caller
+	Discard bool
 }
 
 // Delete puts the intent on disk and returns. From then on the session can
 // only end. Await tells when it has; the tombstone is then in the snapshot.
 func (e *Engine) Delete(ctx context.Context, req DeleteRequest) error {
-	_, err := ask(ctx, e, journal.Reserved, func(t *tx, reply func(struct{}, error)) {
-		err := t.delete(&req)
-		t.answer(func() { reply(struct{}{}, err) })
+	return e.once(ctx, opDelete, &req.Caller, func(t *tx, d *draft) error {
+		if d.lease.Deletion == nil {
+			t.intend(d, &req)
+		} else {
+			t.hurry(d)
+		}
+		return nil
 	})
-	return err
-}
-
-func (t *tx) delete(req *DeleteRequest) error {
-	key := opKey{req.CallerUID, opDelete, req.Key}
-	row, err := t.claim(key, req.Digest)
-	if err != nil || row != nil {
-		return err
-	}
-	d, err := t.own(req.Session, req.CallerUID, req.Any)
-	if err != nil {
-		return err
-	}
-	if d.lease.Deletion == nil {
-		t.intend(d, req)
-	} else {
-		t.hurry(d)
-	}
-	if key.key != "" {
-		t.putOperation(record.Operation{
-			UID: key.uid, Kind: key.kind, Key: key.key, Session: req.Session,
-			Digest: req.Digest, Done: true, Result: []byte("{}"),
-		})
-	}
-	return nil
 }
 
 // intend makes the intent durable and asks for the stop that proves absence,

@@ -95,7 +95,7 @@ func (w *world) start(session, key string) (Started, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	return w.e.Start(ctx, StartRequest{
-		Session: session, Key: key, Digest: session, Spec: spec(session), Room: room, Any: true, UID: 7,
+		Caller: Caller{Session: session, Key: key, Digest: session, Any: true}, Spec: spec(session), Room: room, OwnerUID: 7,
 	})
 }
 
@@ -127,7 +127,7 @@ func walk(t *testing.T, seed uint64) {
 		switch rng.IntN(8) {
 		case 0, 1, 2:
 			s, err := e.Start(ctx, StartRequest{
-				Session: session, Digest: session, Spec: spec(session), Room: room, Any: true, UID: 7,
+				Caller: Caller{Session: session, Digest: session, Any: true}, Spec: spec(session), Room: room, OwnerUID: 7,
 			})
 			if err == nil {
 				if deleted[session] {
@@ -139,9 +139,9 @@ func walk(t *testing.T, seed uint64) {
 				promised[session] = s.Generation
 			}
 		case 3:
-			_ = e.Stop(ctx, StopRequest{Session: session, Any: true, By: "test"})
+			_ = e.Stop(ctx, StopRequest{Caller: Caller{Session: session, Any: true, By: "test"}})
 		case 4:
-			if rng.IntN(3) == 0 && e.Delete(ctx, DeleteRequest{Session: session, Any: true, By: "test"}) == nil {
+			if rng.IntN(3) == 0 && e.Delete(ctx, DeleteRequest{Caller: Caller{Session: session, Any: true, By: "test"}}) == nil {
 				deleted[session] = true
 			}
 		case 5:
@@ -288,7 +288,7 @@ func TestLedger(t *testing.T) {
 		}
 		full := room
 		full.FreeBytes = 0
-		_, err := w.e.Start(context.Background(), StartRequest{Session: "z", Key: "kz", Digest: "z", Spec: spec("z"), Room: full, Any: true})
+		_, err := w.e.Start(context.Background(), StartRequest{Caller: Caller{Session: "z", Key: "kz", Digest: "z", Any: true}, Spec: spec("z"), Room: full})
 		if !errors.As(err, &r) || r.Code != codeCapacityRejected || !r.Retryable {
 			t.Errorf("no room: %v", err)
 		}
@@ -314,7 +314,7 @@ func TestFullDisk(t *testing.T) {
 		if _, err := w.start("y", ""); !errors.As(err, &r) || r.Code != codeFilesystemUnusable {
 			t.Errorf("start on a full disk: %v", err)
 		}
-		if err := w.e.Delete(context.Background(), DeleteRequest{Session: "x", Any: true}); err != nil {
+		if err := w.e.Delete(context.Background(), DeleteRequest{Caller: Caller{Session: "x", Any: true}}); err != nil {
 			t.Errorf("delete on a full disk: %v", err)
 		}
 		if _, gone, err := w.e.Await(context.Background(), "x", func(*View) bool { return false }); !gone || err != nil {
@@ -338,7 +338,7 @@ func TestJournalFails(t *testing.T) {
 		w.j.failed = errors.New("input/output error")
 		w.j.mu.Unlock()
 		var r *Refusal
-		if err := w.e.Stop(context.Background(), StopRequest{Session: "x", Any: true}); !errors.As(err, &r) || r.Code != codeJournal {
+		if err := w.e.Stop(context.Background(), StopRequest{Caller: Caller{Session: "x", Any: true}}); !errors.As(err, &r) || r.Code != codeJournal {
 			t.Errorf("stop after the journal has failed: %v", err)
 		}
 		if v, ok := w.e.View("x"); !ok || v.State.Kind != lease.Active || w.e.Err() == nil {
@@ -347,7 +347,7 @@ func TestJournalFails(t *testing.T) {
 		w.j.mu.Lock()
 		w.j.failed = nil // a disk that has come back does not mend the writer
 		w.j.mu.Unlock()
-		if err := w.e.Stop(context.Background(), StopRequest{Session: "x", Any: true}); !errors.As(err, &r) {
+		if err := w.e.Stop(context.Background(), StopRequest{Caller: Caller{Session: "x", Any: true}}); !errors.As(err, &r) {
 			t.Errorf("the writer acknowledges again: %v", err)
 		}
 		w.finish(kill)

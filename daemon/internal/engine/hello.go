@@ -46,6 +46,8 @@ func (t *tx) hello(h *Hello) error {
 		t.startFailed(d, refusal(codeStartFailed, false, "starting the command: %s", h.Status.StartError))
 	case d.state.Kind == lease.Starting:
 		t.verify(d, h)
+	case d.state.Kind == lease.Ready: // the record that a command is active with its verified start was lost
+		t.mustReduce(d, lease.Event{Kind: lease.Accepted, Instance: instance})
 	case d.state.Owned() && d.state.LinkLostAt != 0:
 		t.mustReduce(d, lease.Event{Kind: lease.LinkRegained, Instance: instance})
 	}

@@ -156,7 +156,7 @@ func (l *Loaded) Recovered(r journal.Recovery) {
 }
 
 func (l *Loaded) damaged(d journal.Damage) {
-	l.problems = append(l.problems, fmt.Sprintf("journal file %s at %d: %s", d.File, d.Offset, d.Detail))
+	l.problems = append(l.problems, "journal file "+d.String())
 	typ := record.Type(d.Type)
 	if !d.SessionKnown || d.Session == "" || (typ != record.TypeLease && typ != record.TypeTombstone && typ != record.TypeForget) {
 		return

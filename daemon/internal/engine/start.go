@@ -16,20 +16,13 @@ import (
 
 // StartRequest asks for a session to run. The api package has validated it.
 type StartRequest struct {
-	Session string
-	// UID and GID own a session that is new.
-	UID, GID uint32
-	// CallerUID is whose operation key it is; Key may be empty. Digest is that
-	// of the canonical request.
-	CallerUID uint32
-	Key       string
-	Digest    string
+	Caller
+	// OwnerUID and OwnerGID own a session that is new.
+	OwnerUID, OwnerGID uint32
 	// Spec is nil to use the stored one.
 	Spec *record.Spec
 	// Room is the newest reading of the file system that holds the workspace.
 	Room admit.Room
-	// Any says that the caller may act on sessions of every owner.
-	Any bool
 }
 
 // Started is a verified start.
@@ -56,7 +49,7 @@ func (t *tx) start(req *StartRequest, reply func(Started, error)) {
 		t.hold(&t.e.barred, req, reply)
 		return
 	}
-	key := opKey{req.CallerUID, opStart, req.Key}
+	key := req.operation(opStart)
 	row, err := t.claim(key, req.Digest)
 	if err != nil {
 		t.answer(func() { reply(Started{}, err) })
@@ -106,7 +99,7 @@ func (t *tx) startable(req *StartRequest) (*draft, error) {
 		}
 		return nil, nil
 	}
-	if !req.Any && d.lease.UID != req.CallerUID {
+	if !req.Any && d.lease.UID != req.UID {
 		return nil, refusal(codeForbidden, false, "session %q belongs to uid %d", req.Session, d.lease.UID)
 	}
 	switch {
@@ -213,7 +206,7 @@ func (t *tx) allocate(d *draft, key opKey, req *StartRequest, reply func(Started
 	if isNew {
 		d = t.create(req.Session)
 		d.state.NextGeneration = t.hostNow().GenerationFloor + 1
-		d.lease.UID, d.lease.GID = req.UID, req.GID
+		d.lease.UID, d.lease.GID = req.OwnerUID, req.OwnerGID
 		d.lease.Workspace = spec.Workspace
 		if spec.Workspace == "" {
 			d.lease.Workspace = t.e.opts.WorkspaceDir(req.Session)

@@ -11,45 +11,65 @@ import (
 	"github.com/berthd/berth/statefs/record"
 )
 
+// Caller says who asks for something of a session, and as which operation.
+type Caller struct {
+	Session string
+	// UID is whose operation key it is; Any says that the caller may act on
+	// sessions of every owner. By names the caller in the audit log.
+	UID uint32
+	Any bool
+	By  string
+	// Key may be empty. Digest is that of the canonical request.
+	Key, Digest string
+}
+
+// operation is the ledger's key of the request.
+func (c *Caller) operation(kind string) opKey { return opKey{c.UID, kind, c.Key} }
+
 // StopRequest asks for everything of a session to end.
 type StopRequest struct {
-	Session   string
-	CallerUID uint32
-	Key       string
-	Digest    string
-	By, Why   string
-	Any       bool
+	Caller
+	Why string
 }
 
 // Stop puts the stop on disk and returns; Await tells when it is done.
 func (e *Engine) Stop(ctx context.Context, req StopRequest) error {
+	return e.once(ctx, opStop, &req.Caller, func(t *tx, d *draft) error {
+		if d.lease.Deletion != nil {
+			return deleting(&d.lease)
+		}
+		t.requestStop(d, lease.Operator, lease.Target{}, req.By, req.Why, "")
+		return nil
+	})
+}
+
+// once carries out a change of an existing session that is done when it is on
+// disk, and writes its ledger row. A repeat changes nothing.
+func (e *Engine) once(ctx context.Context, kind string, c *Caller, change func(t *tx, d *draft) error) error {
 	_, err := ask(ctx, e, journal.Reserved, func(t *tx, reply func(struct{}, error)) {
-		err := t.stop(&req)
+		err := t.once(kind, c, change)
 		t.answer(func() { reply(struct{}{}, err) })
 	})
 	return err
 }
 
-func (t *tx) stop(req *StopRequest) error {
-	key := opKey{req.CallerUID, opStop, req.Key}
-	row, err := t.claim(key, req.Digest)
+func (t *tx) once(kind string, c *Caller, change func(t *tx, d *draft) error) error {
+	key := c.operation(kind)
+	row, err := t.claim(key, c.Digest)
 	if err != nil || row != nil {
 		return err
 	}
-	d, err := t.own(req.Session, req.CallerUID, req.Any)
+	d, err := t.own(c.Session, c.UID, c.Any)
 	if err != nil {
 		return err
 	}
-	if d.lease.Deletion != nil {
-		return deleting(&d.lease)
+	if err := change(t, d); err != nil || key.key == "" {
+		return err
 	}
-	t.requestStop(d, lease.Operator, lease.Target{}, req.By, req.Why, "")
-	if key.key != "" {
-		t.putOperation(record.Operation{
-			UID: key.uid, Kind: key.kind, Key: key.key, Session: req.Session,
-			Digest: req.Digest, Done: true, Result: []byte("{}"),
-		})
-	}
+	t.putOperation(record.Operation{
+		UID: key.uid, Kind: key.kind, Key: key.key, Session: c.Session,
+		Digest: c.Digest, Done: true, Result: []byte("{}"),
+	})
 	return nil
 }
 

@@ -343,6 +343,7 @@ func (t *tx) advance(d *draft) {
 		case lease.BeginAttempt:
 			ev.AttemptID = t.e.opts.NewID()
 		case lease.RequestStop:
+			ev.WorkAccepted = d.state.Kind == lease.Ready // a command is its own first message
 			t.failStart(d, refusal(codeStartFailed, true, "the wrapper was not verified before the startup deadline"))
 		}
 		changed, err := t.reduce(d, ev)
