@@ -1,11 +1,10 @@
 package statefs
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 
@@ -107,9 +106,8 @@ func writeTemp(d *os.File, temp string, data []byte, perm fs.FileMode) (err erro
 }
 
 func tempName() string {
-	var b [8]byte
-	rand.Read(b[:]) // never fails, by its documentation
-	return tempPrefix + hex.EncodeToString(b[:])
+	// It need not be a secret, only new; the wrapper does without crypto/rand.
+	return fmt.Sprintf("%s%016x", tempPrefix, rand.Uint64())
 }
 
 // CheckSocketPath says whether a Unix socket can be bound at path: it returns

@@ -232,6 +232,7 @@ func (h *Host) request(p engine.LaunchPlan, dir string, leaf *cgroupfs.Leaf) (re
 			"BERTH_SESSION=" + p.Key.Session,
 			"BERTH_INSTANCE=" + p.Key.Instance,
 			"BERTH_GENERATION=" + strconv.FormatUint(p.Key.Generation, 10),
+			"GOMAXPROCS=1", // a wrapper is idle: one processor's caches are enough
 		},
 	}
 	if leaf != nil {
