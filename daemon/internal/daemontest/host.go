@@ -223,10 +223,13 @@ func (h *Host) Running() bool {
 	}
 }
 
-// Log is what the daemon has logged.
+// logTail is how much of the daemon's log goes into a message.
+const logTail = 8 << 10
+
+// Log is the end of what the daemon has logged.
 func (h *Host) Log() string {
 	data, _ := os.ReadFile(h.Dir + "/berthd.log") // for messages only
-	return string(data)
+	return string(data[max(0, len(data)-logTail):])
 }
 
 // ID is the host id.

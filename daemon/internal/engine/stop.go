@@ -241,6 +241,9 @@ func (t *tx) resolve(req *ResolveRequest) error {
 	}
 	if req.Adopt {
 		t.then(func() { t.e.setAdoption(d.s, Reconciling) })
+		if d.lease.Deletion != nil { // what was found can be stopped now
+			t.requestStop(d, lease.SessionDelete, lease.Target{}, req.By, req.Why, "")
+		}
 	}
 	return nil
 }
