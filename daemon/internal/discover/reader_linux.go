@@ -137,11 +137,20 @@ func (r *reader) examine(pid int) outcome {
 		} else if try > 0 {
 			runtime.Gosched()
 		}
-		if o, done := r.tryOnce(pid, pid); done {
+		if o, done := r.tryOnce(pid, pid); done && !(o.what == gone && r.exists(pid)) {
 			return o
 		}
 	}
 	return r.cannotJudge(pid, Empty)
+}
+
+// exists asks for the directory of a process, which is what proves it gone. A file in there may be
+// missing although the process lives: when a thread that is not the first executes a program, a directory
+// that was looked up a moment earlier belongs to the first one, which is thrown away (de_thread,
+// fs/exec.c), and lookups in it fail. Seen on 6.1.
+func (r *reader) exists(pid int) bool {
+	_, errno := r.statAt(r.root, r.of(pid, ""))
+	return errno != unix.ENOENT && errno != unix.ESRCH
 }
 
 // tryOnce reads the environment that a thread of pid shows. done is false when it is empty for now.
@@ -271,7 +280,7 @@ func (r *reader) cannotJudge(pid int, why Reason) outcome {
 		return outcome{what: outOfScope}
 	}
 	n, _, errno := slurp(r.root, r.of(pid, "/stat"), &r.small, len(r.small), false)
-	if errno == unix.ENOENT || errno == unix.ESRCH {
+	if (errno == unix.ENOENT || errno == unix.ESRCH) && !r.exists(pid) {
 		return outcome{what: gone}
 	}
 	if st, ok := parseStat(r.small[:n]); errno == 0 && ok {

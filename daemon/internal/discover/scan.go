@@ -24,6 +24,7 @@ type walk struct {
 	turn  int        // whose reports count
 	steps uint64     // processes begun, so that a standstill shows
 	pid   int        // being read
+	facts bool       // of pid only the facts are read that cannot block, as far as is known
 	next  int64      // offset in the directory behind it
 	res   Result
 	err   error
@@ -39,7 +40,7 @@ func (s *Scanner) Scan(ctx context.Context) (Result, error) {
 	w := &walk{s: s, done: make(chan struct{})}
 	w.res.At = sys.Now()
 	before, quiet := s.lastPID()
-	if err := w.start(ctx, 0); err != nil {
+	if err := w.start(ctx, 0, 0); err != nil {
 		return Result{}, err
 	}
 	if err := w.wait(ctx); err != nil {
@@ -78,35 +79,41 @@ func (w *walk) wait(ctx context.Context) error {
 			seen = steps
 			continue
 		}
-		if next, ok := w.leaveBehind(); ok {
-			if err := w.start(ctx, next); err != nil {
+		if pid, next, ok := w.leaveBehind(); ok {
+			if err := w.start(ctx, next, pid); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-// leaveBehind ends the present reader's turn: the process that it reads is reported as stalled. ok is
-// false when there was nothing to end because it has just finished.
-func (w *walk) leaveBehind() (next int64, ok bool) {
+// leaveBehind ends the present reader's turn. pid is the process that blocks it, of which the next reader
+// shall see what can be seen without its memory; 0 when even that has blocked, or when there is none. ok
+// is false when there was nothing to end because the reader has just finished.
+func (w *walk) leaveBehind() (pid int, next int64, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	select {
 	case <-w.done:
-		return 0, false
+		return 0, 0, false
 	default:
 	}
 	w.turn++
-	if w.pid != 0 {
-		w.res.Scanned++
-		w.res.Opaque = append(w.res.Opaque, Opaque{PID: w.pid, UID: UnknownUID, Reason: Stalled})
-		w.s.markStalled(w.pid, 1)
+	if w.pid == 0 {
+		return 0, w.next, true
 	}
-	return w.next, true
+	w.s.markStalled(w.pid, 1)
+	if !w.facts {
+		return w.pid, w.next, true
+	}
+	w.res.Scanned++
+	w.res.Opaque = append(w.res.Opaque, Opaque{PID: w.pid, UID: UnknownUID, Reason: Stalled})
+	return 0, w.next, true
 }
 
-// start begins a turn at an offset of the directory.
-func (w *walk) start(ctx context.Context, from int64) error {
+// start begins a turn at an offset of the directory, with the facts of a process that has stalled before
+// everything else.
+func (w *walk) start(ctx context.Context, from int64, stalled int) error {
 	r, err := w.s.take()
 	if err != nil {
 		return err
@@ -116,13 +123,13 @@ func (w *walk) start(ctx context.Context, from int64) error {
 	w.pid, w.next = 0, from
 	turn := w.turn
 	w.mu.Unlock()
-	go w.readLoop(ctx, r, turn, from) // owned by Scan, which waits for it or leaves it behind
+	go w.readLoop(ctx, r, turn, from, stalled) // owned by Scan, which waits for it or leaves it behind
 	return nil
 }
 
 // readLoop reads processes until the directory or its turn ends.
-func (w *walk) readLoop(ctx context.Context, r *reader, turn int, from int64) {
-	pid, err := w.readAll(ctx, r, turn, from)
+func (w *walk) readLoop(ctx context.Context, r *reader, turn int, from int64, stalled int) {
+	pid, err := w.readAll(ctx, r, turn, from, stalled)
 	w.s.give(r)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -137,10 +144,15 @@ func (w *walk) readLoop(ctx context.Context, r *reader, turn int, from int64) {
 }
 
 // readAll returns the process at which it lost its turn, 0 when it did not.
-func (w *walk) readAll(ctx context.Context, r *reader, turn int, from int64) (pid int, err error) {
+func (w *walk) readAll(ctx context.Context, r *reader, turn int, from int64, stalled int) (pid int, err error) {
 	if from != 0 {
 		if _, err := unix.Seek(r.root, from, 0); err != nil {
 			return 0, fmt.Errorf("listing %q: %w", w.s.root, err)
+		}
+	}
+	if stalled != 0 {
+		if held, going, err := w.one(r, turn, stalled, from); !going {
+			return held, err
 		}
 	}
 	for {
@@ -155,34 +167,44 @@ func (w *walk) readAll(ctx context.Context, r *reader, turn int, from int64) (pi
 			if err := ctx.Err(); err != nil {
 				return 0, fmt.Errorf("scanning %q: %w", w.s.root, err)
 			}
-			if !w.begin(turn, pid, next) {
-				return 0, nil
-			}
-			o := outcome{what: blind}
-			if w.s.isStalled(pid) {
-				o.opaque = &Opaque{PID: pid, UID: UnknownUID, Reason: Stalled}
-			} else {
-				o = r.examine(pid)
-			}
-			if !w.add(turn, &o) {
-				return pid, nil
-			}
-			if o.what == fatal {
-				return 0, fmt.Errorf("scanning %q: %w", w.s.root, o.err)
+			if held, going, err := w.one(r, turn, pid, next); !going {
+				return held, err
 			}
 		}
 	}
 }
 
+// one looks at one process. going is false when the turn is over, and then held is pid if that was the
+// process which held the reader up, or with an error that ends the scan.
+func (w *walk) one(r *reader, turn, pid int, next int64) (held int, going bool, err error) {
+	stalled := w.s.isStalled(pid)
+	if !w.begin(turn, pid, next, stalled) {
+		return 0, false, nil
+	}
+	var o outcome
+	if stalled {
+		o = r.cannotJudge(pid, Stalled)
+	} else {
+		o = r.examine(pid)
+	}
+	if !w.add(turn, &o) {
+		return pid, false, nil
+	}
+	if o.what == fatal {
+		return 0, false, fmt.Errorf("scanning %q: %w", w.s.root, o.err)
+	}
+	return 0, true, nil
+}
+
 // begin notes which process comes next; false when the turn is over.
-func (w *walk) begin(turn, pid int, next int64) bool {
+func (w *walk) begin(turn, pid int, next int64, facts bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.turn != turn {
 		return false
 	}
 	w.steps++
-	w.pid, w.next = pid, next
+	w.pid, w.next, w.facts = pid, next, facts
 	return true
 }
 

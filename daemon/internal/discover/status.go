@@ -95,19 +95,21 @@ const (
 // bare needs care. While execve(2) copies pointers, create_elf_tables (fs/binfmt_elf.c) holds
 // env_end == env_start for some microseconds although an environment follows. end_code is set only after
 // that, and the kernel prints it before env_end, so end_code != 0 shows that the window has passed.
+//
+// So does zombie. A first thread that has exited has the state Z too, and when another thread executes a
+// program it takes the first one's place; whoever held on to the first one then reads Z and 0 threads,
+// which the kernel prints for what has been released.
 func (s *stat) emptiness() emptiness {
+	exited := s.state == 'Z' || s.state == 'X'
+	exiting := exited || s.flags&flagExiting != 0
 	switch {
 	case s.flags&flagKthread != 0:
 		return kernel
-	case s.state == 'Z' || s.state == 'X' || s.flags&flagExiting != 0:
-		if s.threads > 1 {
-			return headless
-		}
-		if s.state != 'Z' && s.state != 'X' {
-			return transient
-		}
+	case exited && s.threads == 1:
 		return zombie
-	case s.endCode != 0 && s.envStart != 0 && s.envStart == s.envEnd:
+	case exiting && s.threads > 1:
+		return headless
+	case !exiting && s.endCode != 0 && s.envStart != 0 && s.envStart == s.envEnd:
 		return bare
 	}
 	return transient

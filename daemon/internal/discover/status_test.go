@@ -56,7 +56,9 @@ func TestEmptiness(t *testing.T) {
 	}{
 		{"kernel thread", stat{state: 'S', flags: flagKthread, threads: 1}, kernel},
 		{"zombie", stat{state: 'Z', flags: flagExiting, threads: 1}, zombie},
-		{"dead", stat{state: 'X', flags: flagExiting}, zombie},
+		{"dead", stat{state: 'X', flags: flagExiting, threads: 1}, zombie},
+		{"released", stat{state: 'Z', flags: flagExiting}, transient},
+		{"going, asleep", stat{state: 'D', flags: flagExiting, threads: 1}, transient},
 		{"first thread gone", stat{state: 'Z', flags: flagExiting, threads: 2}, headless},
 		{"first thread going", stat{state: 'R', flags: flagExiting, threads: 2}, headless},
 		{"going", stat{state: 'R', flags: flagExiting, threads: 1}, transient},

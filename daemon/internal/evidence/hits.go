@@ -89,11 +89,12 @@ func (s *Subject) ownLeaf(leaf string, sessionOf func(string) string) bool {
 }
 
 // doubtful are the processes that could not be judged and may be the subject's: neither in another's
-// leaf, nor of a uid that it cannot have, nor older than it.
+// leaf, nor of a uid that it cannot have, nor older than it, nor the first process of the namespace, which
+// nobody has started.
 func (s *Subject) doubtful(all []discover.Opaque, leafOf leafFinder) []discover.Opaque {
 	var may []discover.Opaque
 	for _, o := range all {
-		if leaf, ok := leafOf(o.Cgroup); ok && leaf != s.leafName() {
+		if leaf, ok := leafOf(o.Cgroup); o.PID == 1 || ok && leaf != s.leafName() {
 			continue
 		}
 		if o.UID != discover.UnknownUID && o.UID != s.OwnerUID && o.UID != s.DaemonUID {

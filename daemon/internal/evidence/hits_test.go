@@ -123,6 +123,7 @@ func TestDoubtful(t *testing.T) {
 		{"a stranger's uid", discover.Opaque{UID: stranger, StartTicks: 10001}, false},
 		{"of an unknown uid", discover.Opaque{UID: discover.UnknownUID, StartTicks: 10001}, true},
 		{"in its leaf", discover.Opaque{UID: owner, StartTicks: 10001, Cgroup: "/t/berth-s-g7/work"}, true},
+		{"the first process", discover.Opaque{PID: 1, UID: daemon, StartTicks: 20}, false},
 		{"in another's leaf", discover.Opaque{UID: owner, StartTicks: 10001, Cgroup: "/t/berth-x-g7/work"}, false},
 	} {
 		h := s.sort(discover.Result{Opaque: []discover.Opaque{c.o}}, pretend, sessionOf)

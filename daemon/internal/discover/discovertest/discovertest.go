@@ -36,9 +36,18 @@ var compiled struct {
 	paths map[string]string
 }
 
+// ProgramsEnv names a directory with programs that were compiled elsewhere, for machines without a
+// compiler; a program that is in there is not compiled.
+const ProgramsEnv = "DISCOVERTEST_PROGRAMS"
+
 // Compile builds a C program from its source, once per name.
 func Compile(tb testing.TB, name string, source []byte) string {
 	tb.Helper()
+	if dir := os.Getenv(ProgramsEnv); dir != "" {
+		if p := filepath.Join(dir, name); executable(p) {
+			return p
+		}
+	}
 	cc, err := exec.LookPath("cc")
 	if err != nil {
 		if cc, err = exec.LookPath("gcc"); err != nil {
@@ -71,12 +80,19 @@ func Compile(tb testing.TB, name string, source []byte) string {
 	return bin
 }
 
+func executable(path string) bool {
+	fi, err := os.Stat(path)
+	return err == nil && fi.Mode()&0o111 != 0
+}
+
 // Role is what to start.
 type Role struct {
 	Args   []string // role and its arguments, see testdata/actor.c
 	Env    []string // the whole environment
 	UID    int      // 0 is our own
 	Cgroup *os.File // clone into this cgroup v2 directory; nil stays
+
+	Attr func(*syscall.SysProcAttr) // what else; nil is nothing
 }
 
 // Actor is a started role.
@@ -101,6 +117,9 @@ func Start(tb testing.TB, r Role) *Actor {
 	}
 	if r.Cgroup != nil {
 		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(r.Cgroup.Fd())
+	}
+	if r.Attr != nil {
+		r.Attr(cmd.SysProcAttr)
 	}
 	stdin, err := cmd.StdinPipe()
 	if err != nil {

@@ -66,7 +66,7 @@ static void erase(void)
 		memset(first, 0, last - first);
 }
 
-// unmap takes the pages of the environment away.
+// unmap takes the pages of the environment away, but for the first, which it shares with the stack.
 static void unmap(void)
 {
 	static char *none[] = { NULL };
@@ -74,9 +74,9 @@ static void unmap(void)
 	char *first = environ[0], *last = first;
 	for (char **e = environ; *e; e++)
 		last = *e + strlen(*e) + 1;
-	char *from = (char *)((unsigned long)first & ~(page - 1));
+	char *from = (char *)(((unsigned long)first + page) & ~(page - 1));
 	environ = none;
-	if (munmap(from, last - from) != 0)
+	if (from >= last || munmap(from, last - from) != 0)
 		_exit(5);
 }
 
