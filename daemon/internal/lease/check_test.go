@@ -62,6 +62,14 @@ func TestInputIsChecked(t *testing.T) {
 	}
 }
 
+// TestNothingIsDueAtNoTime: an event that Reduce would refuse is not due.
+func TestNothingIsDueAtNoTime(t *testing.T) {
+	t.Parallel()
+	if e, ok := DefaultRules().Due(example(StopNeeded, Exhaust), 0); ok {
+		t.Errorf("%s is due", e.Kind)
+	}
+}
+
 // TestCheck: each way in which a record can contradict itself.
 func TestCheck(t *testing.T) {
 	t.Parallel()
