@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"os"
@@ -186,7 +185,7 @@ func FuzzTerminalRecv(f *testing.F) {
 				return
 			}
 			if fr.Kind == 0 || fr.Kind > rpc.TerminalError || len(fr.Data) > rpc.MaxTerminalFrame {
-				t.Fatal(fmt.Sprintf("%+v", fr))
+				t.Fatalf("%+v", fr)
 			}
 		}
 	})
