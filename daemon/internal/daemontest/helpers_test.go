@@ -350,14 +350,15 @@ func descriptors(t *testing.T, pid int) int {
 	return len(entries)
 }
 
-// peer is a raw connection to the operators' socket.
+// peer is a raw connection to one of the daemon's sockets.
 type peer struct {
 	net.Conn
 	r *bufio.Reader
 }
 
-func (h *Host) dial() (*peer, error) {
-	c, err := net.Dial("unix", h.Run+"/berth.sock")
+// dial connects to the socket of that name in the runtime directory.
+func (h *Host) dial(name string) (*peer, error) {
+	c, err := net.Dial("unix", h.Run+"/"+name)
 	if err != nil {
 		return nil, err
 	}

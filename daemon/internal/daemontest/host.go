@@ -31,10 +31,17 @@ var (
 	buildErr  error
 )
 
+// BinEnv names a directory of programs that are built already, for a test
+// binary that runs on a machine without Go.
+const BinEnv = "BERTH_TEST_BIN"
+
 // Programs builds the programs once for a test binary and returns their
-// directory. Call Cleanup in TestMain.
+// directory; with BinEnv set it returns that. Call Cleanup in TestMain.
 func Programs(t testing.TB) string {
 	t.Helper()
+	if dir := os.Getenv(BinEnv); dir != "" {
+		return dir
+	}
 	buildOnce.Do(func() {
 		if binDir, buildErr = os.MkdirTemp("", "berth-test-bin"); buildErr != nil {
 			return
