@@ -36,7 +36,8 @@ func (l Lease) Append(dst []byte) []byte {
 	dst = putExit(dst, 24, l.Exit)
 	dst = putTime(dst, 25, l.ReleasedWall)
 	dst = putString(dst, 26, l.Unreadable)
-	return putDuration(dst, 27, l.FrozenAt)
+	dst = putDuration(dst, 27, l.FrozenAt)
+	return putUint(dst, 28, l.ReservedDevice)
 }
 
 // DecodeLease decodes what Lease.Append has written. Strings share one copy of
@@ -119,6 +120,8 @@ func (l *Lease) takeRest(r *reader) {
 		l.Unreadable = r.string()
 	case 27:
 		l.FrozenAt = r.duration()
+	case 28:
+		l.ReservedDevice = r.uint()
 	}
 }
 

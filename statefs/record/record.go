@@ -100,6 +100,9 @@ type Lease struct {
 	// ReservedBytes and ReservedInodes are the room set aside now.
 	ReservedBytes  uint64 `json:"reserved_bytes,omitempty"`
 	ReservedInodes uint64 `json:"reserved_inodes,omitempty"`
+	// ReservedDevice is the file system that the room is on, as statefs.Space
+	// has it. It means nothing in another epoch, nor does the reservation.
+	ReservedDevice uint64 `json:"reserved_device,omitempty"`
 	// Deletion is set from the moment that a delete was accepted.
 	Deletion *Deletion `json:"deletion,omitempty"`
 	// Debts are releases owed to providers.

@@ -33,13 +33,13 @@ func roomOf(s statefs.Space) admit.Room {
 func (a *API) Capacity(ctx context.Context, _ rpc.Peer) (rpc.CapacityReply, error) {
 	snapshot := a.opts.Engine.Snapshot()
 	return rpc.CapacityReply{Roots: []rpc.Root{
-		a.root(ctx, "workspaces", a.opts.Dir.Workspaces(), a.opts.Marks, snapshot.Reserved, snapshot.Low),
-		a.root(ctx, "state", a.opts.Dir.Path(), a.opts.StateMarks, admit.Reservation{}, false),
+		a.root(ctx, "workspaces", a.opts.Dir.Workspaces(), a.opts.Marks, snapshot.Rooms),
+		a.root(ctx, "state", a.opts.Dir.Path(), a.opts.StateMarks, nil),
 	}}, nil
 }
 
-func (a *API) root(ctx context.Context, name, path string, marks admit.Marks, reserved admit.Reservation, wasLow bool) rpc.Root {
-	root := rpc.Root{Name: name, Path: path, ReservedBytes: reserved.Bytes, ReservedInodes: reserved.Inodes}
+func (a *API) root(ctx context.Context, name, path string, marks admit.Marks, rooms map[uint64]engine.DeviceRoom) rpc.Root {
+	root := rpc.Root{Name: name, Path: path}
 	ctx, cancel := bound(ctx, spaceBound)
 	defer cancel()
 	space, err := a.opts.Space.Probe(ctx, path)
@@ -47,7 +47,9 @@ func (a *API) root(ctx context.Context, name, path string, marks admit.Marks, re
 		root.Error = err.Error()
 		return root
 	}
-	d := admit.Decide(roomOf(space), reserved, admit.Reservation{}, marks, wasLow)
+	room := rooms[space.Device]
+	root.ReservedBytes, root.ReservedInodes = room.Reserved.Bytes, room.Reserved.Inodes
+	d := admit.Decide(roomOf(space), room.Reserved, admit.Reservation{}, marks, room.Low)
 	root.Known, root.AgeSeconds = true, space.Age.Seconds()
 	root.FreeBytes, root.TotalBytes = space.FreeBytes, space.TotalBytes
 	root.FreeInodes, root.TotalInodes = space.FreeInodes, space.TotalInodes

@@ -101,7 +101,7 @@ func (a *API) Delete(ctx context.Context, p rpc.Peer, session string, req rpc.De
 		return rpc.DeleteReply{}, err
 	}
 	if !req.Discard && v.Lease.Deletion == nil {
-		if err := hasWork(&v.Lease); err != nil {
+		if err := hasWork(&v.Lease, a.opts.Dir.WorkspaceDir(session)); err != nil {
 			return rpc.DeleteReply{}, err
 		}
 	}
@@ -134,8 +134,8 @@ func (a *API) deleted(ctx context.Context, session string, wait bool) (rpc.Delet
 
 // hasWork refuses the deletion of a workspace that berth made and that holds
 // anything, unless the client agrees to lose it.
-func hasWork(l *record.Lease) error {
-	if !l.WorkspaceMade {
+func hasWork(l *record.Lease, made string) error {
+	if !l.WorkspaceMade && l.Workspace != made { // one that was made for a start which was never verified counts
 		return nil
 	}
 	empty, err := isEmpty(l.Workspace)

@@ -57,7 +57,7 @@ func (a *API) Start(ctx context.Context, p rpc.Peer, session string, req rpc.Sta
 		Session, Spec string
 		UID           uint32
 	}{session, start.Digest, owner.UID})
-	start.Room = a.room(ctx, workspace)
+	start.Room, start.Device = a.room(ctx, workspace)
 	started, err := a.opts.Engine.Start(ctx, start)
 	if err != nil {
 		return rpc.StartReply{}, refuse(err)
@@ -226,13 +226,14 @@ func digest(v any) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// room is the newest reading of the file system that holds path.
-func (a *API) room(ctx context.Context, path string) admit.Room {
+// room is the newest reading of the file system that holds path, and which one
+// that is.
+func (a *API) room(ctx context.Context, path string) (admit.Room, uint64) {
 	ctx, cancel := bound(ctx, spaceBound)
 	defer cancel()
 	space, err := a.opts.Space.Probe(ctx, path)
 	if err != nil {
-		return admit.Room{}
+		return admit.Room{}, 0
 	}
-	return roomOf(space)
+	return roomOf(space), space.Device
 }

@@ -28,6 +28,12 @@ const (
 	// timerLast bounds every sleep of the loop, since deadlines are on
 	// CLOCK_BOOTTIME and timers are not.
 	timerLast = 15 * time.Second
+	// barredMax bounds the starts that wait for the inventory.
+	barredMax = 4096
+	// fullPause is the time between two tries of what a full disk has refused.
+	fullPause = time.Second
+	// savePause is the time between two tries of a snapshot that has failed.
+	savePause = 10 * time.Second
 	// sweepEvery is the period of the ledger's and the tombstones' expiry.
 	sweepEvery = 10 * time.Minute
 	// resultMax bounds a ledger row's result.

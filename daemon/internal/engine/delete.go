@@ -23,7 +23,7 @@ func (e *Engine) Delete(ctx context.Context, req DeleteRequest) error {
 		if d.lease.Deletion == nil {
 			t.intend(d, &req)
 		} else {
-			t.hurry(d)
+			t.hurry(d, req.Discard)
 		}
 		return nil
 	})
@@ -39,13 +39,17 @@ func (t *tx) intend(d *draft, req *DeleteRequest) {
 	t.requestStop(d, lease.SessionDelete, lease.Target{}, req.By, "", "")
 }
 
-// hurry makes a deletion that waits try at once, since a client asks again.
-func (t *tx) hurry(d *draft) {
+// hurry makes a deletion that waits try at once, since a client asks again, and
+// maybe agrees now to lose what is there.
+func (t *tx) hurry(d *draft, discard bool) {
 	if d.state.Kind == lease.Quarantined {
 		t.recheck(d)
 	}
-	if d.lease.Deletion.NextAt > t.now {
-		t.deletion(d, func(del *record.Deletion) { del.NextAt = 0 })
+	agreed := discard && !d.lease.Deletion.Discard
+	if agreed || d.lease.Deletion.NextAt > t.now {
+		t.deletion(d, func(del *record.Deletion) {
+			del.NextAt, del.LastError, del.Discard = 0, "", del.Discard || discard
+		})
 		t.put(d, "delete_requested", "")
 	}
 }

@@ -3,6 +3,8 @@ package engine
 import (
 	"container/heap"
 	"time"
+
+	"github.com/berthd/berth/statefs/journal"
 )
 
 // dueQueue orders sessions by the time at which Run must look at them again.
@@ -66,8 +68,8 @@ func (e *Engine) nearest(s *session) (time.Duration, bool) {
 	if s.lookAt > 0 && !s.looking {
 		consider(s.lookAt)
 	}
-	if s.state.Owned() && s.link == nil && s.launch == nil {
-		consider(s.linkDownAt + e.opts.Settings.ReconnectWindow)
+	if at, ok := e.silentAt(s); ok {
+		consider(at)
 	}
 	if s.state.Vacant() && !s.releasing {
 		for _, debt := range s.lease.Debts {
@@ -88,7 +90,10 @@ func (e *Engine) untilDue() time.Duration {
 		sleep = min(sleep, e.due[0].due-now)
 	}
 	sleep = min(sleep, e.nextRelist-now)
-	return max(sleep, 0)
+	if len(e.refused) > 0 {
+		sleep = min(sleep, e.pauseUntil-now)
+	}
+	return max(sleep, e.pauseUntil-now, 0)
 }
 
 // sweep does what has become due. It is a command like any other.
@@ -106,8 +111,10 @@ func (e *Engine) sweep(t *tx) {
 		t.then(e.relist)
 	}
 	if t.now >= e.nextSweep {
-		t.expire()
-		t.then(func() { e.nextSweep = t.now + sweepEvery })
+		t.then(func() { // a command of its own: it may be large
+			e.nextSweep = t.now + sweepEvery
+			e.pending = append(e.pending, command{class: journal.Reserved, apply: (*tx).expire, again: true})
+		})
 	}
 }
 

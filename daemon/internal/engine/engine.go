@@ -130,18 +130,20 @@ type Engine struct {
 	workspaces  map[string]string // absolute path → session
 	host        record.Host
 	floorOnDisk uint64 // the host's generation floor as the journal has it
-	reserved    admit.Reservation
-	low         bool // admission is in the low state
+	rooms       rooms  // what is set aside, by file system
 	due         dueQueue
-	barred      []command // starts that wait for the inventory
-	pending     []command // to be run before the inbox
-	unsettled   int       // sessions whose adoption is under way
+	barred      []command     // starts that wait for the inventory
+	pending     []command     // to be run before the inbox
+	refused     []command     // results that a full disk has refused
+	pauseUntil  time.Duration // the loop's own work rests until then
+	unsettled   int           // sessions whose adoption is under way
 	relisting   bool
 	queued      []func() // effects that start once the batch is published
 	inventory   bool     // the inventory is in
 	nextRelist  time.Duration
 	nextSweep   time.Duration // of ledger rows and tombstones
 	saving      bool          // a snapshot of the journal is being written
+	nextSave    time.Duration // not before, since one has failed
 	lastSeq     uint64
 	ctx         context.Context // parent of all effects, set by Run
 }
@@ -152,6 +154,7 @@ type command struct {
 	class journal.Class
 	apply func(t *tx)
 	fail  func(error) // tells the caller that nothing was changed; may be nil
+	again bool        // the loop comes back to it by itself
 }
 
 const (
@@ -177,7 +180,7 @@ func New(opts Options, l *Loaded) *Engine {
 	e := &Engine{
 		opts: opts, log: opts.Logger, inbox: make(chan command, inboxSize),
 		done: make(chan struct{}), sessions: map[string]*session{},
-		workspaces: map[string]string{}, host: l.host, floorOnDisk: l.diskFloor, lastSeq: l.lastSeq,
+		workspaces: map[string]string{}, rooms: rooms{}, host: l.host, floorOnDisk: l.diskFloor, lastSeq: l.lastSeq,
 		events: newEventLog(opts.Settings.EventsKept, l.events, l.firstEvent),
 	}
 	e.install(l)
@@ -209,10 +212,21 @@ func (e *Engine) Run(ctx context.Context) error {
 		case c := <-e.inbox:
 			e.batch(e.gather(c))
 		case <-timer.C:
-			e.batch([]command{{class: journal.Reserved, apply: e.sweep}})
+			e.tick()
 		}
 		timer.Reset(e.untilDue())
 	}
+}
+
+// tick does what time brings: what a full disk has refused is tried again, and
+// what is due is done.
+func (e *Engine) tick() {
+	again := e.refused
+	e.refused = nil
+	if len(again) > 0 {
+		e.batch(again)
+	}
+	e.batch([]command{{class: journal.Reserved, apply: e.sweep, again: true}})
 }
 
 // gather takes everything that waits, first included, up to batchMax.

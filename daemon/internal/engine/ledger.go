@@ -93,8 +93,11 @@ func (t *tx) finish(k opKey, answer any, failure *Refusal) {
 		done.Result, _ = json.Marshal(truncate(failure.Message, resultMax/2)) // a string always encodes
 	} else {
 		result, err := json.Marshal(answer)
-		if err != nil || len(result) > resultMax {
-			panic(fmt.Sprintf("internal error: answer of %s %q does not fit a ledger row: %v", k.kind, k.key, err))
+		if err != nil || len(result) > resultMax { // the api package bounds what makes it long
+			t.e.log.Error("an answer does not fit a ledger row: its operation is forgotten",
+				"session", op.Session, "bytes", len(result), "error", err)
+			t.dropOperation(k, op.Session)
+			return
 		}
 		done.Result = result
 	}

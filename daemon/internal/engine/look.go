@@ -232,13 +232,21 @@ func (t *tx) unknown(d *draft, look *sighting) {
 // silence stops an instance whose wrapper has not called home for too long.
 // Silence is not death: the stop ladder finds out what there is.
 func (t *tx) silence(d *draft) {
-	s, window := d.s, t.e.opts.Settings.ReconnectWindow
-	if !d.state.Owned() || d.state.Kind == lease.Starting || s.link != nil || s.linkDownAt == 0 ||
-		t.now < s.linkDownAt+window {
+	at, ok := t.e.silentAt(d.s)
+	if !ok || t.now < at || d.s.state != d.state {
 		return
 	}
 	t.mustReduce(d, lease.Event{
 		Kind: lease.RequestStop, Reason: lease.Unhealthy, Target: lease.Target{Instance: d.state.Instance},
-		Error: fmt.Sprintf("the wrapper has not called home for %s", window),
+		Error: fmt.Sprintf("the wrapper has not called home for %s", t.e.opts.Settings.ReconnectWindow),
 	})
+}
+
+// silentAt is when the wrapper will have been silent for too long; false while
+// it is connected, and while it starts: that has a deadline of its own.
+func (e *Engine) silentAt(s *session) (time.Duration, bool) {
+	if !s.state.Owned() || s.state.Kind == lease.Starting || s.link != nil || s.launch != nil || s.linkDownAt == 0 {
+		return 0, false
+	}
+	return s.linkDownAt + e.opts.Settings.ReconnectWindow, true
 }

@@ -3,6 +3,8 @@ package engine
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/berthd/berth/daemon/internal/lease"
@@ -196,8 +198,7 @@ func (e *Engine) install(l *Loaded) {
 		if s.lease.Workspace != "" {
 			e.workspaces[s.lease.Workspace] = id
 		}
-		e.reserved.Bytes += s.lease.ReservedBytes
-		e.reserved.Inodes += s.lease.ReservedInodes
+		e.rooms.add(&s.lease, 1)
 		s.view = e.newView(s)
 		sessions.Insert([]byte(id), s.view)
 	}
@@ -212,7 +213,7 @@ func (e *Engine) install(l *Loaded) {
 	}
 	e.snapshot.Store(&Snapshot{
 		Sessions: sessions.Commit(), Tombstones: tombs.Commit(), operations: ops.Commit(),
-		Host: e.host, Reserved: e.reserved, LastSeq: e.lastSeq,
+		Host: e.host, Rooms: maps.Clone(e.rooms), LastSeq: e.lastSeq,
 	})
 }
 
@@ -256,8 +257,9 @@ func (e *Engine) settleEpoch(t *tx) {
 		if s.lease.Unreadable != "" && s.lease.Event == "" {
 			t.put(d, "unreadable", s.lease.Unreadable)
 		}
-		if newEpoch {
+		if old := d.lease.Epoch; newEpoch || old != "" && old != e.opts.Epoch {
 			t.mustReduce(d, lease.Event{Kind: lease.NewEpoch})
+			t.restartClocks(d)
 		}
 		if d.state.WorkerOut() {
 			t.mustReduce(d, lease.Event{
@@ -270,6 +272,25 @@ func (e *Engine) settleEpoch(t *tx) {
 				t.effects = append(t.effects, pending{s, effect})
 			}
 		}
+	}
+}
+
+// restartClocks makes due at once what waits for a time on the boot clock of
+// another epoch.
+func (t *tx) restartClocks(d *draft) {
+	waits := false
+	debts := slices.Clone(d.lease.Debts)
+	for i := range debts {
+		waits = waits || debts[i].NextAt != 0
+		debts[i].NextAt = 0
+	}
+	d.lease.Debts = debts
+	if del := d.lease.Deletion; del != nil && del.NextAt != 0 {
+		waits = true
+		t.deletion(d, func(del *record.Deletion) { del.NextAt = 0 })
+	}
+	if waits {
+		t.put(d, "new_epoch", "")
 	}
 }
 
@@ -300,7 +321,7 @@ func (t *tx) inventoried(inv Inventory, err error) {
 	e := t.e
 	if err != nil {
 		e.log.Error("listing what exists failed: starts wait until it works", "error", err)
-		time.AfterFunc(retryFirst, e.takeInventoryAgain)
+		t.then(func() { time.AfterFunc(retryFirst, e.takeInventoryAgain) })
 		return
 	}
 	host := t.hostNow()
@@ -343,7 +364,11 @@ func (t *tx) strayLeaf(leaf LeafSeen) {
 	case d != nil && d.state.Instance.Generation == leaf.Generation:
 	case d == nil && leaf.Populated:
 		d = t.create(leaf.Session)
-		d.state = lease.Unreadable(leaf.Generation + 1)
+		next := leaf.Generation + 1
+		if tomb := t.tombstone(leaf.Session); tomb != nil {
+			next, d.lease.UID = max(next, tomb.LastGeneration+1), tomb.UID
+		}
+		d.state = lease.Unreadable(next)
 		d.lease.Unreadable = fmt.Sprintf("leaf %s is populated and no lease tells of it", leaf.Path)
 		d.lease.Wrapper.Leaf = leaf.Path
 		t.put(d, "unreadable", d.lease.Unreadable)
@@ -355,7 +380,7 @@ func (t *tx) strayLeaf(leaf LeafSeen) {
 
 // maybeSnapshot writes a snapshot of the journal when it has grown enough.
 func (e *Engine) maybeSnapshot() {
-	if e.saving || e.Err() != nil || !e.opts.Journal.NeedsSnapshot() {
+	if e.saving || e.opts.Now() < e.nextSave || e.Err() != nil || !e.opts.Journal.NeedsSnapshot() {
 		return
 	}
 	e.saving = true
@@ -365,7 +390,14 @@ func (e *Engine) maybeSnapshot() {
 		if err != nil {
 			e.log.Error("the journal's snapshot failed; it will be tried again", "error", err)
 		}
-		e.post(func(t *tx) { t.then(func() { e.saving = false }) })
+		e.post(func(t *tx) {
+			t.then(func() {
+				e.saving = false
+				if err != nil {
+					e.nextSave = t.now + savePause
+				}
+			})
+		})
 	})
 }
 

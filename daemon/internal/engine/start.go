@@ -5,7 +5,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"math"
 	"slices"
+	"strings"
 
 	"github.com/berthd/berth/daemon/internal/admit"
 	"github.com/berthd/berth/daemon/internal/lease"
@@ -21,8 +23,10 @@ type StartRequest struct {
 	OwnerUID, OwnerGID uint32
 	// Spec is nil to use the stored one.
 	Spec *record.Spec
-	// Room is the newest reading of the file system that holds the workspace.
-	Room admit.Room
+	// Room is the newest reading of the file system that holds the workspace,
+	// Device which one that is.
+	Room   admit.Room
+	Device uint64
 }
 
 // Started is a verified start.
@@ -46,6 +50,11 @@ func (e *Engine) Start(ctx context.Context, req StartRequest) (Started, error) {
 // start decides on one request: replayed, joined, refused or allocated.
 func (t *tx) start(req *StartRequest, reply func(Started, error)) {
 	if !t.e.inventory {
+		if len(t.e.barred) >= barredMax {
+			err := refusal(codeReconciling, true, "it is not known yet what runs on this host")
+			t.answer(func() { reply(Started{}, err) })
+			return
+		}
 		t.hold(&t.e.barred, req, reply)
 		return
 	}
@@ -202,6 +211,12 @@ func (t *tx) allocate(d *draft, key opKey, req *StartRequest, reply func(Started
 		t.answer(func() { reply(Started{}, err) })
 		return
 	}
+	if d != nil && (d.state.NextGeneration == 0 || d.state.NextGeneration == math.MaxUint64) {
+		err := refusal(codeCleanupPending, false,
+			"the generations of session %q are not known or spent; delete it and use another id", req.Session)
+		t.answer(func() { reply(Started{}, err) })
+		return
+	}
 	isNew := d == nil
 	if isNew {
 		d = t.create(req.Session)
@@ -213,7 +228,7 @@ func (t *tx) allocate(d *draft, key opKey, req *StartRequest, reply func(Started
 		}
 		t.putSpec(d, spec)
 	}
-	t.plan(d, spec)
+	t.plan(d, spec, req.Device)
 	instance := lease.Instance{ID: t.e.opts.NewID(), Generation: d.state.NextGeneration}
 	t.place(d, instance, spec)
 	if _, err := t.reduce(d, lease.Event{
@@ -226,10 +241,11 @@ func (t *tx) allocate(d *draft, key opKey, req *StartRequest, reply func(Started
 }
 
 // plan draws the token and sets the room aside.
-func (t *tx) plan(d *draft, spec *record.Spec) {
+func (t *tx) plan(d *draft, spec *record.Spec, device uint64) {
 	d.token = t.e.opts.NewID()
 	d.fresh = spec.Workspace == "" && !d.lease.WorkspaceMade
 	d.lease.ReservedBytes, d.lease.ReservedInodes = spec.ReserveBytes, spec.ReserveInodes
+	d.lease.ReservedDevice = device
 }
 
 // place records where the instance's wrapper is to be found before it exists.
@@ -249,14 +265,18 @@ func (t *tx) admissible(d *draft, req *StartRequest, spec *record.Spec) error {
 	if workspace == "" {
 		workspace = t.e.opts.WorkspaceDir(req.Session)
 	}
-	if other := t.workspaceUser(workspace); other != "" && other != req.Session {
-		return refusal(codeWorkspaceInUse, false, "workspace %q belongs to session %q", workspace, other).
+	if other := t.workspaceUser(req.Session, workspace); other != "" {
+		return refusal(codeWorkspaceInUse, false, "workspace %q is, holds or lies in that of session %q", workspace, other).
 			with(map[string]any{"session": other})
 	}
-	reserved := t.reserved()
+	room := t.rooms()[req.Device]
 	want := admit.Reservation{Bytes: spec.ReserveBytes, Inodes: spec.ReserveInodes}
-	decision := admit.Decide(req.Room, reserved, want, t.e.opts.Settings.Marks, t.e.low)
-	t.then(func() { t.e.low = decision.Low })
+	decision := admit.Decide(req.Room, room.Reserved, want, t.e.opts.Settings.Marks, room.Low)
+	t.then(func() {
+		room := t.e.rooms[req.Device]
+		room.Low = decision.Low
+		t.e.rooms[req.Device] = room
+	})
 	switch decision.Verdict {
 	case admit.Admit:
 		return nil
@@ -267,25 +287,31 @@ func (t *tx) admissible(d *draft, req *StartRequest, spec *record.Spec) error {
 	}
 }
 
-// reserved is the room set aside, this batch's own included.
-func (t *tx) reserved() admit.Reservation {
-	r := t.e.reserved
+// workspaceUser is another session that has the directory, one above or one
+// below it, this batch's own included; empty = nobody. A directory inside of
+// another's is the same checkout for two agents.
+func (t *tx) workspaceUser(session, path string) string {
 	for _, d := range t.order {
-		r.Bytes += d.lease.ReservedBytes - d.s.lease.ReservedBytes
-		r.Inodes += d.lease.ReservedInodes - d.s.lease.ReservedInodes
-	}
-	return r
-}
-
-// workspaceUser is the session that has the directory, this batch's own
-// included; empty = nobody.
-func (t *tx) workspaceUser(path string) string {
-	for _, d := range t.order {
-		if d.lease.Workspace == path && !d.gone {
+		if d.s.id != session && !d.gone && overlap(d.lease.Workspace, path) {
 			return d.s.id
 		}
 	}
-	return t.e.workspaces[path]
+	for have, other := range t.e.workspaces {
+		if d := t.drafts[other]; other != session && (d == nil || !d.gone) && overlap(have, path) {
+			return other
+		}
+	}
+	return ""
+}
+
+// overlap reports whether two absolute, clean paths are the same or one lies
+// below the other.
+func overlap(a, b string) bool {
+	if a == "" || b == "" {
+		return false
+	}
+	a, b = strings.TrimSuffix(a, "/")+"/", strings.TrimSuffix(b, "/")+"/"
+	return strings.HasPrefix(a, b) || strings.HasPrefix(b, a)
 }
 
 // finishStart tells everybody who waits for the start, and the ledger.

@@ -240,7 +240,10 @@ func (t *tx) resolve(req *ResolveRequest) error {
 		return refusal(codeInvalid, false, "session %q cannot be resolved: %v", req.Session, err).because(err)
 	}
 	if req.Adopt {
-		t.then(func() { t.e.setAdoption(d.s, Reconciling) })
+		t.then(func() {
+			t.e.setAdoption(d.s, Reconciling)
+			d.s.linkDownAt = t.now // from here on its silence counts
+		})
 		if d.lease.Deletion != nil { // what was found can be stopped now
 			t.requestStop(d, lease.SessionDelete, lease.Target{}, req.By, req.Why, "")
 		}

@@ -2,8 +2,8 @@ package engine
 
 import (
 	"context"
+	"maps"
 
-	"github.com/berthd/berth/daemon/internal/admit"
 	"github.com/berthd/berth/daemon/internal/evidence"
 	"github.com/berthd/berth/daemon/internal/lease"
 	"github.com/berthd/berth/rpc/wire"
@@ -34,8 +34,7 @@ type Snapshot struct {
 	Sessions   *iradix.Tree[*View]
 	Tombstones *iradix.Tree[*record.Tombstone]
 	Host       record.Host
-	Reserved   admit.Reservation
-	Low        bool
+	Rooms      map[uint64]DeviceRoom // by device, as statefs.Space has it
 	LastSeq    uint64
 	// Settled is true once every wrapper of an earlier daemon is adopted, gone
 	// or given up.
@@ -89,7 +88,7 @@ func (e *Engine) publish(t *tx) {
 	old := e.snapshot.Load()
 	next := &Snapshot{
 		Tombstones: old.Tombstones, operations: old.operations,
-		Host: e.host, Reserved: e.reserved, Low: e.low, LastSeq: e.lastSeq,
+		Host: e.host, Rooms: maps.Clone(e.rooms), LastSeq: e.lastSeq,
 	}
 	sessions := old.Sessions.Txn()
 	var superseded []chan struct{}
