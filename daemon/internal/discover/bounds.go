@@ -17,6 +17,10 @@ const (
 	// emptyPause lies between two tries after the first few, so that an exec which waits for the disk is
 	// not asked sixteen times within its first millisecond.
 	emptyPause = 200 * time.Microsecond
+	// emptyRounds is how often, at the end of a scan, those are asked again that were empty in all tries,
+	// and emptyRoundPause lies before each round. Tearing down a large address space takes this long.
+	emptyRounds     = 3
+	emptyRoundPause = 10 * time.Millisecond
 	// maxThreads is how many threads of a process whose first thread has exited are asked.
 	maxThreads = 64
 	// stallAfter is how long one process may hold up the scan before it is left behind.

@@ -21,7 +21,8 @@ const (
 	Legacy
 	// Foreign carries another host's marker. Another daemon owns it.
 	Foreign
-	// Remains is a zombie in our cgroup tree: no memory, so no marker.
+	// Remains is what is left of a process in our cgroup tree: a zombie, or one that is being taken down.
+	// No memory, so no marker.
 	Remains
 )
 

@@ -211,7 +211,7 @@ func (r *reader) empty(pid, tid int) (o outcome, done bool) {
 	switch st.emptiness() {
 	case kernel:
 		return outcome{}, true
-	case zombie:
+	case zombie, dying:
 		return r.remains(pid, &st), true
 	case headless:
 		if tid == pid {
@@ -253,22 +253,26 @@ func (r *reader) otherThreads(pid int) (o outcome, done bool) {
 	return outcome{}, false
 }
 
-// remains reports a zombie, if it lies in our tree.
+// remains reports a process without memory, if it lies in our tree.
 func (r *reader) remains(pid int, st *stat) outcome {
-	if r.s.base == "" {
-		return outcome{what: dead}
+	other := outcome{what: dead}
+	if st.emptiness() == dying {
+		other.what = plain
 	}
-	p := Proc{PID: pid, PPID: st.ppid, StartTicks: st.startTicks, State: State(st.state), Zombie: true, Kind: Remains}
-	comm := string(st.comm)
+	if r.s.base == "" {
+		return other
+	}
+	p := Proc{PID: pid, PPID: st.ppid, StartTicks: st.startTicks, State: State(st.state), Zombie: other.what == dead, Kind: Remains}
+	p.Comm = string(st.comm)
 	n, _, errno := slurp(r.root, r.of(pid, "/cgroup"), &r.small, len(r.small), true)
 	if errno != 0 {
-		return outcome{what: dead}
+		return other
 	}
 	path, ok := parseCgroup(r.small[:n])
 	if !ok || !below(path, r.s.base) {
-		return outcome{what: dead}
+		return other
 	}
-	p.Comm, p.Cgroup = comm, string(path)
+	p.Cgroup = string(path)
 	p.UID = r.uid(r.root, r.of(pid, "/status"))
 	return outcome{what: hit, proc: &p}
 }
@@ -284,7 +288,7 @@ func (r *reader) cannotJudge(pid int, why Reason) outcome {
 		return outcome{what: gone}
 	}
 	if st, ok := parseStat(r.small[:n]); errno == 0 && ok {
-		if st.emptiness() == zombie {
+		if e := st.emptiness(); e == zombie || e == dying {
 			return r.remains(pid, &st)
 		}
 		o.StartTicks, o.Comm = st.startTicks, string(st.comm)

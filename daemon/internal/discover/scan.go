@@ -49,6 +49,9 @@ func (s *Scanner) Scan(ctx context.Context) (Result, error) {
 	after, ok := s.lastPID()
 	w.res.Quiet = quiet && ok && before == after
 	w.res.Took = sys.Now() - w.res.At
+	if len(w.res.Opaque) == 0 {
+		w.res.Opaque = nil
+	}
 	slices.SortFunc(w.res.Procs, func(a, b Proc) int { return cmp.Compare(a.PID, b.PID) })
 	slices.SortFunc(w.res.Opaque, func(a, b Opaque) int { return cmp.Compare(a.PID, b.PID) })
 	return w.res, nil
@@ -161,7 +164,7 @@ func (w *walk) readAll(ctx context.Context, r *reader, turn int, from int64, sta
 			return 0, fmt.Errorf("listing %q: %w", w.s.root, errno)
 		}
 		if n == 0 {
-			return 0, nil
+			return w.askAgain(ctx, r, turn)
 		}
 		for pid, next, rest, ok := number(r.dents[:n]); ok; pid, next, rest, ok = number(rest) {
 			if err := ctx.Err(); err != nil {
@@ -172,6 +175,46 @@ func (w *walk) readAll(ctx context.Context, r *reader, turn int, from int64, sta
 			}
 		}
 	}
+}
+
+// askAgain looks once more at what read as empty all the time: on a busy machine a process may need a
+// while to get through an exec, or to take its memory down and be gone. It returns what readAll does.
+func (w *walk) askAgain(ctx context.Context, r *reader, turn int) (pid int, err error) {
+	w.mu.Lock()
+	next := w.next // of the last process: there is nothing behind it for another reader to go on with
+	w.mu.Unlock()
+	for range emptyRounds {
+		pids := w.empty(turn)
+		if len(pids) == 0 {
+			return 0, nil
+		}
+		select {
+		case <-time.After(emptyRoundPause):
+		case <-ctx.Done():
+			return 0, fmt.Errorf("scanning %q: %w", w.s.root, ctx.Err())
+		}
+		for _, pid := range pids {
+			if held, going, err := w.one(r, turn, pid, next); !going {
+				return held, err
+			}
+		}
+	}
+	return 0, nil
+}
+
+// empty lists the processes that count as empty so far; nil when the turn is over.
+func (w *walk) empty(turn int) (pids []int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.turn != turn || w.res.Empty == 0 {
+		return nil
+	}
+	for _, o := range w.res.Opaque {
+		if o.Reason == Empty {
+			pids = append(pids, o.PID)
+		}
+	}
+	return pids
 }
 
 // one looks at one process. going is false when the turn is over, and then held is pid if that was the
@@ -187,7 +230,7 @@ func (w *walk) one(r *reader, turn, pid int, next int64) (held int, going bool, 
 	} else {
 		o = r.examine(pid)
 	}
-	if !w.add(turn, &o) {
+	if !w.add(turn, pid, &o) {
 		return pid, false, nil
 	}
 	if o.what == fatal {
@@ -208,8 +251,9 @@ func (w *walk) begin(turn, pid int, next int64, facts bool) bool {
 	return true
 }
 
-// add counts what was found; false when the turn is over.
-func (w *walk) add(turn int, o *outcome) bool {
+// add counts what was found, in place of what was found of the same process before; false when the turn
+// is over.
+func (w *walk) add(turn, pid int, o *outcome) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.turn != turn {
@@ -217,10 +261,23 @@ func (w *walk) add(turn int, o *outcome) bool {
 	}
 	w.pid = 0
 	w.res.Scanned++
+	if w.res.Empty > 0 {
+		w.res.forget(pid)
+	}
 	if o.what != plain {
 		w.res.count(o)
 	}
 	return true
+}
+
+// forget takes back that a process counts as empty.
+func (r *Result) forget(pid int) {
+	i := slices.IndexFunc(r.Opaque, func(o Opaque) bool { return o.PID == pid && o.Reason == Empty })
+	if i >= 0 {
+		r.Opaque = slices.Delete(r.Opaque, i, i+1)
+		r.Scanned--
+		r.Empty--
+	}
 }
 
 // count adds what is not merely a process of no interest.

@@ -11,6 +11,7 @@ type stat struct {
 	flags      uint64
 	threads    uint64
 	startTicks uint64
+	size       uint64 // of the address space, in bytes
 	endCode    uint64
 	envStart   uint64
 	envEnd     uint64
@@ -64,6 +65,8 @@ func (s *stat) set(field int, text []byte) bool {
 		to = &s.threads
 	case 22:
 		to = &s.startTicks
+	case 23:
+		to = &s.size
 	case 27:
 		to = &s.endCode
 	case 50:
@@ -85,6 +88,7 @@ const (
 	transient emptiness = iota // between two programs, or on its way out: ask again
 	kernel                     // a kernel thread
 	zombie                     // exited, holds nothing
+	dying                      // on its way there: no memory any more, will never run a program again
 	headless                   // its first thread has exited, others go on
 	bare                       // was started with no environment at all
 )
@@ -109,6 +113,8 @@ func (s *stat) emptiness() emptiness {
 		return zombie
 	case exiting && s.threads > 1:
 		return headless
+	case exiting && s.threads == 1 && s.size == 0:
+		return dying
 	case !exiting && s.endCode != 0 && s.envStart != 0 && s.envStart == s.envEnd:
 		return bare
 	}

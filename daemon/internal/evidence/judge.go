@@ -9,7 +9,7 @@ import "fmt"
 //   - the leaf is gone from under the parent that was recorded, or holds no live process; where no leaf
 //     was made this cannot be asked, and the verdict is weak;
 //   - so is every further cgroup that the lease lists;
-//   - nobody holds the generation's lock; a holder that was found and is a stranger does not count,
+//   - nobody holds the generation's lock; a holder that was found and proven a stranger does not count,
 //     unless there is a leaf and it does not say absent;
 //   - no process counts by its marker; where there is no leaf, or the agent could leave it, the scan must
 //     have been made and complete, elsewhere it need not have been made;

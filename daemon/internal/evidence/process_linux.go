@@ -158,9 +158,13 @@ func (p *Prober) nameHolders(ctx context.Context, r *Report, w *Witness, holders
 }
 
 // mayBeOurs says whether a process is the recorded wrapper, in the subject's leaf, or carries its marker
-// under a uid that can be its own.
+// under a uid that can be its own. Where there is no leaf, a missing marker proves nothing: then it is
+// enough to have such a uid and to be no older than the instance.
 func (p *Prober) mayBeOurs(s *Subject, proc discover.Proc) bool {
 	if proc.PID == s.Wrapper.PID && proc.StartTicks == s.Wrapper.StartTicks {
+		return true
+	}
+	if !s.fenced() && (proc.UID == s.OwnerUID || proc.UID == s.DaemonUID) && !startedBefore(proc.StartTicks, s.Since) {
 		return true
 	}
 	h := s.sort(discover.Result{Procs: []discover.Proc{proc}}, p.leafOf, sessionOf)
