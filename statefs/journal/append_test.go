@@ -69,9 +69,15 @@ func TestAppendsOfManyGoroutinesShareCommits(t *testing.T) {
 		t.Error("a number was given twice")
 	}
 	mustClose(t, j)
+	checkPairs(t, dir, seqs)
+}
+
+// checkPairs reads appends of two equal entries, and compares their numbers with what the writers were told.
+func checkPairs(t *testing.T, dir string, seqs [][]uint64) {
+	t.Helper()
 	bySession := map[string][]uint64{}
 	var before journal.Record
-	_, err = journal.Read(dir, func(r journal.Record) error {
+	_, err := journal.Read(dir, func(r journal.Record) error {
 		if r.Seq%2 == 0 {
 			if before.Session != r.Session || before.Generation != r.Generation {
 				return fmt.Errorf("the two entries of one append are apart: %v, %v", before, r)
@@ -84,7 +90,7 @@ func TestAppendsOfManyGoroutinesShareCommits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for w := range writers {
+	for w := range seqs {
 		if !slices.Equal(bySession[fmt.Sprint(w)], seqs[w]) {
 			t.Errorf("writer %d was told %v, the journal has %v", w, seqs[w], bySession[fmt.Sprint(w)])
 		}

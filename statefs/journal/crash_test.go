@@ -22,6 +22,7 @@ func reopen(disk *statefstest.Disk, boot string, p promise, honest bool) error {
 	if err != nil {
 		return err
 	}
+	defer func() { _ = j.Close() }() // a second time in the good case
 	whole := p.check
 	if !honest {
 		whole = func(got *replayed) error { return p.noLower(got, rec) }
@@ -235,13 +236,9 @@ func failAt(n int, way func(statefstest.Op) statefstest.Outcome, honest bool) (d
 	})
 	j, _, err := journal.Open("disk", journal.Options{FS: disk, BootID: "a", SegmentBytes: small}, nil)
 	if err == nil {
-		workErr := w.work(j, rand.New(rand.NewPCG(9, 5)), 40)
-		if errors.Is(workErr, journal.ErrFailed) {
-			if again := w.append(j, journal.Reserved, 1); !errors.Is(again, journal.ErrFailed) || !errors.Is(j.Err(), journal.ErrFailed) {
-				return false, fmt.Errorf("after %v an append got %v, Err is %v", workErr, again, j.Err())
-			}
+		if err := workUntilFailed(j, &w); err != nil {
+			return false, err
 		}
-		_ = j.Close() // fails where the disk does
 	}
 	mu.Lock()
 	defer mu.Unlock()
@@ -263,6 +260,19 @@ func failAt(n int, way func(statefstest.Op) statefstest.Outcome, honest bool) (d
 		return false, fmt.Errorf("%d files are still open", n)
 	}
 	return false, nil
+}
+
+// workUntilFailed closes j. The error says that a failure was not final.
+func workUntilFailed(j *journal.Journal, w *world) error {
+	defer func() { _ = j.Close() }() // fails where the disk does
+	err := w.work(j, rand.New(rand.NewPCG(9, 5)), 40)
+	if !errors.Is(err, journal.ErrFailed) {
+		return nil
+	}
+	if again := w.append(j, journal.Reserved, 1); !errors.Is(again, journal.ErrFailed) || !errors.Is(j.Err(), journal.ErrFailed) {
+		return fmt.Errorf("after %v an append got %v, Err is %v", err, again, j.Err())
+	}
+	return nil
 }
 
 // TestFailedSyncIsFinal: no fdatasync of a log file follows one that failed, and what it covered is not acknowledged.
@@ -309,9 +319,15 @@ func TestFailedSyncIsFinal(t *testing.T) {
 		t.Errorf("last durable record is %d, want 3", got)
 	}
 	disk.Hook(nil)
-	// The pages are clean in the cache and missing on the disk: a restart must make them durable before it shows them.
+	showsOnlyDurable(t, disk, p)
+}
+
+// showsOnlyDurable: pages that are clean in the cache and missing on the disk, as a failed fdatasync leaves them, are
+// made durable before a restart shows them.
+func showsOnlyDurable(t *testing.T, disk *statefstest.Disk, p promise) {
+	t.Helper()
 	var got replayed
-	j, _ = mustOpen(t, disk, "a", got.take)
+	j, _ := mustOpen(t, disk, "a", got.take)
 	cut := disk.Cut(rand.New(rand.NewPCG(1, 1)))
 	mustClose(t, j)
 	var after replayed

@@ -53,15 +53,16 @@ func survives(files map[string][]byte, boot string, p promise) error {
 	if err != nil {
 		return err
 	}
+	_ = j.Close()
 	if err := p.noLower(&got, rec); err != nil {
 		return err
 	}
-	_ = j.Close()
 	var second replayed
 	j, again, err := journal.Open("disk", journal.Options{FS: disk, BootID: boot, SegmentBytes: small}, second.take)
 	if err != nil {
 		return fmt.Errorf("second open: %w", err)
 	}
+	defer func() { _ = j.Close() }() // a second time in the good case
 	if err := p.noLower(&second, again); err != nil {
 		return fmt.Errorf("second open: %w", err)
 	}
@@ -143,7 +144,13 @@ func TestEveryBitFlip(t *testing.T) {
 		for _, orderly := range []bool{true, false} {
 			t.Run(fmt.Sprintf("boot %s, orderly %v", boot, orderly), func(t *testing.T) {
 				t.Parallel()
-				disk, p := specimen(t, orderly)
+				found, p := specimen(t, orderly)
+				disk := statefstest.New()
+				for name, data := range found.Files() {
+					if inUse(name, data) { // the rest only costs time
+						disk.Put(name, data)
+					}
+				}
 				for i, at := range used(disk.Files()) {
 					if orderly && i%4 != 0 {
 						continue // differs in the mark only

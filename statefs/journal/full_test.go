@@ -43,7 +43,23 @@ func onFullDisk(t *testing.T, open func(func(journal.Record) error) *journal.Jou
 	if !j.NeedsSnapshot() && j.Stats().Segments > 1 {
 		t.Error("no snapshot is asked for")
 	}
-	// Stop and delete: several times the reserve, with compaction whenever it is asked for.
+	t.Logf("%d ordinary appends fitted", ordinary)
+	stopAndCompact(t, j, &w)
+	mustClose(t, j)
+	var got replayed
+	j = open(got.take)
+	if err := w.promise().check(&got); err != nil {
+		t.Error(err)
+	}
+	if err := w.append(j, journal.Reserved, 3); err != nil {
+		t.Errorf("after opening on the full disk: %v", err)
+	}
+	mustClose(t, j)
+}
+
+// stopAndCompact is stop and delete on a full disk: several times the reserve, with compaction whenever it is asked for.
+func stopAndCompact(t *testing.T, j *journal.Journal, w *world) {
+	t.Helper()
 	for i := range 4 * small / 100 {
 		err := w.append(j, journal.Reserved, 1)
 		if err == nil && j.NeedsSnapshot() {
@@ -64,17 +80,6 @@ func onFullDisk(t *testing.T, open func(func(journal.Record) error) *journal.Jou
 	if s.SpareSegments < 1 || s.Segments != 1 {
 		t.Errorf("after compaction: %+v", s)
 	}
-	t.Logf("%d ordinary appends fitted; at the end %d spare segments, slot %d, room: %v", ordinary, s.SpareSegments, s.SlotBytes, s.RoomErr)
-	mustClose(t, j)
-	var got replayed
-	j = open(got.take)
-	if err := w.promise().check(&got); err != nil {
-		t.Error(err)
-	}
-	if err := w.append(j, journal.Reserved, 3); err != nil {
-		t.Errorf("after opening on the full disk: %v", err)
-	}
-	mustClose(t, j)
 }
 
 func TestFullDiskModelled(t *testing.T) {

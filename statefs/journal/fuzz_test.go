@@ -78,27 +78,14 @@ func FuzzRecover(f *testing.F) {
 			damaged.Put(n, d)
 		}
 		damaged.Put(name, data)
-		boot := "b"
-		if sameBoot {
-			boot = "a"
-		}
-		var got replayed
-		rec, err := journal.ReadFS(damaged, boot, got.take, false)
-		if err != nil {
+		boot := map[bool]string{true: "a", false: "b"}[sameBoot]
+		if err := readable(damaged, boot, p); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.noLower(&got, rec); err != nil {
-			t.Fatal(err)
-		}
-		j, _, err := journal.Open("disk", journal.Options{FS: damaged, BootID: boot, SegmentBytes: small}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		j, _ := mustOpen(t, damaged, boot, nil)
 		if _, err := j.Append(journal.Ordinary, entry(1<<20)); err != nil {
 			t.Fatal(err)
 		}
-		if err := j.Close(); err != nil {
-			t.Fatal(err)
-		}
+		mustClose(t, j)
 	})
 }

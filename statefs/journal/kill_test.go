@@ -2,6 +2,7 @@ package journal_test
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -53,44 +54,11 @@ func TestKillWriter(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	acked, total := uint64(0), 0
 	for round := range effort(12) {
-		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), killedWriter+"="+dir)
-		cmd.Stderr = os.Stderr
-		out, err := cmd.StdoutPipe()
-		if err == nil {
-			err = cmd.Start()
-		}
+		last, n, err := runAndKill(dir, 1+r.IntN(60), acked)
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("round %d: %v", round, err)
 		}
-		kill := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
-		stopAt := 1 + r.IntN(60)
-		lines := bufio.NewScanner(out)
-		for n := 0; lines.Scan(); n++ {
-			word, number, _ := strings.Cut(lines.Text(), " ")
-			id, err := strconv.ParseUint(number, 10, 64)
-			if err != nil {
-				t.Fatalf("round %d: the writer says %q", round, lines.Text())
-			}
-			switch word {
-			case "ready":
-				if id < acked {
-					t.Fatalf("round %d: the writer found entries up to %d, %d was acknowledged", round, id, acked)
-				}
-			case "acked":
-				total++
-			}
-			acked = max(acked, id)
-			if n == stopAt { // what it does at this moment is up to chance
-				if err := cmd.Process.Kill(); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		kill.Stop()
-		if err := cmd.Wait(); err == nil || cmd.ProcessState.Exited() {
-			t.Fatalf("round %d: the writer was not killed: %v", round, err)
-		}
+		acked, total = last, total+n
 	}
 	var got replayed
 	rec, err := journal.Read(dir, got.take)
@@ -105,4 +73,43 @@ func TestKillWriter(t *testing.T) {
 		t.Errorf("entries up to %d were acknowledged, up to %d are there", acked, last)
 	}
 	t.Logf("%d appends were acknowledged", total)
+}
+
+// runAndKill starts a writer and kills it when it has said stopAt lines; what it does at that moment is up to chance. It
+// returns the id of the last acknowledged entry and how many acknowledgements came.
+func runAndKill(dir string, stopAt int, acked uint64) (last uint64, n int, err error) {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), killedWriter+"="+dir)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	kill := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+	defer kill.Stop()
+	last = acked
+	lines := bufio.NewScanner(out)
+	for said := 0; lines.Scan(); said++ {
+		word, number, _ := strings.Cut(lines.Text(), " ")
+		id, parseErr := strconv.ParseUint(number, 10, 64)
+		switch {
+		case parseErr != nil:
+			err = fmt.Errorf("the writer says %q", lines.Text())
+		case word == "ready" && id < acked:
+			err = fmt.Errorf("the writer found entries up to %d, %d was acknowledged", id, acked)
+		case word == "acked":
+			n++
+		}
+		last = max(last, id)
+		if said == stopAt {
+			err = errors.Join(err, cmd.Process.Kill())
+		}
+	}
+	if waitErr := cmd.Wait(); waitErr == nil || cmd.ProcessState.Exited() {
+		err = errors.Join(err, fmt.Errorf("the writer was not killed: %v", waitErr))
+	}
+	return last, n, err
 }

@@ -31,9 +31,9 @@ type Damage struct {
 	Offset       int64
 	Seq          uint64 // first record concerned; 0 if unknown
 	Lost         uint64 // records known to be missing, from Seq on; 0 if their number is unknown or none is
-	Type         uint16 // of that record; valid if SessionKnown
+	Type         uint16 // of the lost record; 0 if unknown
 	Session      string
-	Generation   uint64 // valid if not 0
+	Generation   uint64 // valid if Type is not 0
 	SessionKnown bool
 	Detail       string // for people
 }

@@ -68,21 +68,24 @@ func (s *scan) step() (more bool, err error) {
 	frame := s.win.at(s.off, h.size())
 	sessionOK, bodyOK := h.intact(frame)
 	switch {
+	case h.flags&flagInternal != 0:
+		return false, s.end(&h, frame, sessionOK && bodyOK)
 	case !sessionOK || !bodyOK:
 		return s.badRecord(&h, frame, sessionOK)
-	case h.flags&flagInternal != 0:
-		return false, s.end(&h, frame)
 	}
 	return true, s.accept(&h, frame)
 }
 
 // end takes the end record of a snapshot. No other internal record exists in this version.
-func (s *scan) end(h *head, frame []byte) error {
+func (s *scan) end(h *head, frame []byte, intact bool) error {
 	if !s.snapshot || h.kind != typeSnapshotEnd {
 		return fmt.Errorf("internal record of type %d: not known to version %d", h.kind, Version)
 	}
-	count, bytes, sane := parseSnapshotEnd(h.body(frame))
-	if !sane || count != s.expect-1 || bytes != s.off-headArea {
+	if intact {
+		count, bytes, sane := parseSnapshotEnd(h.body(frame))
+		intact = sane && count == s.expect-1 && bytes == s.off-headArea
+	}
+	if !intact {
 		s.report(Damage{Kind: RecordsMissing, Detail: "the end record does not fit the records"})
 		return nil
 	}
@@ -114,7 +117,7 @@ func (s *scan) accept(h *head, frame []byte) error {
 
 func (s *scan) checkChain(h *head) {
 	if s.chained && h.chain != s.chain {
-		s.report(Damage{Kind: ChainBroken, Seq: h.seq, Generation: h.generation})
+		s.report(Damage{Kind: ChainBroken, Seq: h.seq, Type: h.kind, Generation: h.generation})
 	}
 	s.chain, s.chained = h.crc, true
 }
@@ -143,9 +146,9 @@ func (s *scan) resume(off int64, h *head) error {
 
 // badRecord deals with a record whose header is valid and the rest is not.
 func (s *scan) badRecord(h *head, frame []byte, sessionOK bool) (more bool, err error) {
-	d := Damage{Kind: BodyUnreadable, File: s.name, Offset: s.off, Seq: h.seq, Lost: 1, Generation: h.generation}
+	d := Damage{Kind: BodyUnreadable, File: s.name, Offset: s.off, Seq: h.seq, Lost: 1, Type: h.kind, Generation: h.generation}
 	if sessionOK {
-		d.Type, d.Session, d.SessionKnown = h.kind, string(h.session(frame)), true
+		d.Session, d.SessionKnown = string(h.session(frame)), true
 	} else {
 		d.Detail = "the session is damaged too"
 	}

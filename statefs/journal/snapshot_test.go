@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -45,64 +46,68 @@ func TestSizeIsBoundedByWhatIsLive(t *testing.T) {
 	}
 }
 
+// liveSet appends whole values by session and takes snapshots of them.
+type liveSet struct {
+	t    *testing.T
+	j    *journal.Journal
+	live map[string]journal.Entry
+	seq  uint64
+}
+
+func (l *liveSet) add(n int) {
+	l.t.Helper()
+	for i := range n {
+		e := journal.Entry{Type: 1, Session: fmt.Sprint(i), Generation: 1, Body: make([]byte, 900)}
+		var err error
+		if l.seq, err = l.j.Append(journal.Ordinary, e); err != nil {
+			l.t.Fatal(err)
+		}
+		l.live[e.Session] = e
+	}
+}
+
+func (l *liveSet) snapshot() {
+	l.t.Helper()
+	if err := l.j.Snapshot(l.t.Context(), maps.Values(l.live), l.seq); err != nil {
+		l.t.Fatal(err)
+	}
+	l.j.Settle()
+}
+
 // TestLiveStateGrowsAndShrinks: the room for snapshots follows.
 func TestLiveStateGrowsAndShrinks(t *testing.T) {
 	t.Parallel()
 	disk := statefstest.New()
 	j, _ := mustOpen(t, disk, "a", nil)
-	live := map[string]journal.Entry{}
-	seq := uint64(0)
-	add := func(n int) {
-		for i := range n {
-			e := journal.Entry{Type: 1, Session: fmt.Sprint(i), Generation: seq, Body: make([]byte, 900)}
-			var err error
-			if seq, err = j.Append(journal.Ordinary, e); err != nil {
-				t.Fatal(err)
-			}
-			live[e.Session] = e
-		}
-	}
-	snapshot := func() {
-		err := j.Snapshot(t.Context(), func(yield func(journal.Entry) bool) {
-			for _, e := range live {
-				if !yield(e) {
-					return
-				}
-			}
-		}, seq)
-		if err != nil {
-			t.Fatal(err)
-		}
-		j.Settle()
-	}
-	add(500) // thirty log files, without a snapshot
-	snapshot()
-	add(3)
-	snapshot()
+	l := liveSet{t: t, j: j, live: map[string]journal.Entry{}}
+	l.add(500) // thirty log files, without a snapshot
+	l.snapshot()
+	l.add(3)
+	l.snapshot()
 	large := disk.Used()
 	s := j.Stats()
 	if s.SnapshotBytes < 500*900 || s.SlotBytes < s.SnapshotBytes || s.Segments > 2 {
 		t.Errorf("grown: %+v", s)
 	}
-	clear(live)
+	clear(l.live)
 	for range 4 {
-		add(3)
-		snapshot()
+		l.add(3)
+		l.snapshot()
 	}
 	if used := disk.Used(); used > large/4 {
 		t.Errorf("%d bytes while 3 records are live, %d while 500 were", used, large)
 	}
 	// More than was ever appended: what a new version of the program might write.
 	for i := range 2000 {
-		live[fmt.Sprint(i)] = journal.Entry{Type: 1, Session: fmt.Sprint(i), Generation: 1, Body: make([]byte, 900)}
+		l.live[fmt.Sprint(i)] = journal.Entry{Type: 1, Session: fmt.Sprint(i), Generation: 1, Body: make([]byte, 900)}
 	}
-	snapshot()
+	l.snapshot()
 	mustClose(t, j)
 	n := 0
 	j, rec := mustOpen(t, disk, "a", func(journal.Record) error { n++; return nil })
 	mustClose(t, j)
-	if n != 2000 || rec.SnapshotSeq != seq || rec.LastSeq != seq {
-		t.Errorf("%d records, %+v, want 2000 as of %d", n, rec, seq)
+	if n != 2000 || rec.SnapshotSeq != l.seq || rec.LastSeq != l.seq {
+		t.Errorf("%d records, %+v, want 2000 as of %d", n, rec, l.seq)
 	}
 }
 
