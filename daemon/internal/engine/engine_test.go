@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,11 +53,16 @@ func (w *world) run(epoch string, j Journal, loaded *Loaded) (kill func()) {
 	e := New(Options{
 		HostID: "0123456789abcdef0123456789abcdef", Epoch: epoch, UID: 1, Journal: j, Effects: f, Rules: rules,
 		Settings: Settings{
-			StartupTimeout: time.Minute, ReconnectWindow: 90 * time.Second, AdoptPatience: 2 * time.Second,
+			StartupTimeout: cmp.Or(w.startup, time.Minute), ReconnectWindow: 90 * time.Second, AdoptPatience: 2 * time.Second,
 			RelistEvery: 10 * time.Second, TombstoneFor: 30 * 24 * time.Hour, OperationFor: 30 * 24 * time.Hour,
 			EventsKept: 1000, Marks: admit.DefaultMarks(),
 		},
-		Now:  func() time.Duration { return time.Since(epochStart) },
+		Now: func() time.Duration {
+			if !w.bootAt.IsZero() {
+				return time.Since(w.bootAt)
+			}
+			return time.Since(epochStart)
+		},
 		Leaf: func(string, uint64) (string, uint64) { return "", 0 },
 		GenerationDir: func(s string, g uint64) string {
 			return fmt.Sprintf("/state/%s/g%d", s, g)

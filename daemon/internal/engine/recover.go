@@ -1,11 +1,9 @@
 package engine
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/berthd/berth/daemon/internal/lease"
 	"github.com/berthd/berth/statefs/journal"
@@ -305,137 +303,4 @@ func (t *tx) settleStarts(d *draft) {
 		return
 	}
 	t.finishStart(d, Started{}, refusal(codeStartFailed, true, "the daemon was restarted before the wrapper was verified"))
-}
-
-// takeInventory lists what exists; until it is in nothing is launched.
-func (e *Engine) takeInventory() {
-	e.effect(inventoryBound, func(ctx context.Context) {
-		inv, err := e.opts.Effects.Inventory(ctx)
-		e.post(func(t *tx) { t.inventoried(inv, err) })
-	})
-}
-
-// inventoried raises every generation above what exists, finds leaves that no
-// lease tells of, and lets starts through.
-func (t *tx) inventoried(inv Inventory, err error) {
-	e := t.e
-	if err != nil {
-		e.log.Error("listing what exists failed: starts wait until it works", "error", err)
-		t.then(func() { time.AfterFunc(retryFirst, e.takeInventoryAgain) })
-		return
-	}
-	host := t.hostNow()
-	for id, generation := range inv.Generations {
-		t.floor(id, generation+1, &host)
-	}
-	for _, leaf := range inv.Leaves {
-		t.floor(leaf.Session, leaf.Generation+1, &host)
-		t.strayLeaf(leaf)
-	}
-	if host.GenerationFloor != t.hostNow().GenerationFloor {
-		t.putHost(host)
-	}
-	t.then(func() {
-		e.inventory = true
-		e.pending = append(e.pending, e.barred...)
-		e.barred = nil
-	})
-}
-
-func (e *Engine) takeInventoryAgain() {
-	e.post(func(t *tx) { t.then(e.takeInventory) })
-}
-
-// floor keeps generations of a session, known or not, at or above next.
-func (t *tx) floor(id string, next uint64, host *record.Host) {
-	if d := t.draft(id); d != nil {
-		if next > d.state.NextGeneration {
-			t.mustReduce(d, lease.Event{Kind: lease.FloorRaised, Floor: next})
-		}
-		return
-	}
-	host.GenerationFloor = max(host.GenerationFloor, next-1)
-}
-
-// strayLeaf deals with a leaf that is not the one its session's lease names.
-func (t *tx) strayLeaf(leaf LeafSeen) {
-	d := t.draft(leaf.Session)
-	switch {
-	case d != nil && d.state.Instance.Generation == leaf.Generation:
-	case d == nil && leaf.Populated:
-		d = t.create(leaf.Session)
-		next := leaf.Generation + 1
-		if tomb := t.tombstone(leaf.Session); tomb != nil {
-			next, d.lease.UID = max(next, tomb.LastGeneration+1), tomb.UID
-		}
-		d.state = lease.Unreadable(next)
-		d.lease.Unreadable = fmt.Sprintf("leaf %s is populated and no lease tells of it", leaf.Path)
-		d.lease.Wrapper.Leaf = leaf.Path
-		t.put(d, "unreadable", d.lease.Unreadable)
-	case d != nil && leaf.Populated:
-		t.requestStop(d, lease.UnexpectedWrapper, lease.Target{}, "", "",
-			fmt.Sprintf("leaf %s is populated and the lease does not name it", leaf.Path))
-	}
-}
-
-// maybeSnapshot writes a snapshot of the journal when it has grown enough.
-func (e *Engine) maybeSnapshot() {
-	if e.saving || e.opts.Now() < e.nextSave || e.Err() != nil || !e.opts.Journal.NeedsSnapshot() {
-		return
-	}
-	e.saving = true
-	snapshot, upTo := e.snapshot.Load(), e.lastSeq
-	e.effect(snapshotBound, func(ctx context.Context) {
-		err := e.opts.Journal.Snapshot(ctx, snapshot.entries(), upTo)
-		if err != nil {
-			e.log.Error("the journal's snapshot failed; it will be tried again", "error", err)
-		}
-		e.post(func(t *tx) {
-			t.then(func() {
-				e.saving = false
-				if err != nil {
-					e.nextSave = t.now + savePause
-				}
-			})
-		})
-	})
-}
-
-// entries yields every live fact of the snapshot.
-func (s *Snapshot) entries() func(yield func(journal.Entry) bool) {
-	return func(yield func(journal.Entry) bool) {
-		more := yield(journal.Entry{
-			Type: uint16(record.TypeHost), Generation: s.Host.GenerationFloor, Body: s.Host.Append(nil),
-		})
-		s.Sessions.Root().Walk(func(_ []byte, v *View) bool {
-			l := v.Lease
-			if more && v.Spec != nil {
-				more = yield(journal.Entry{
-					Type: uint16(record.TypeSpec), Session: l.Session, Generation: v.State.NextGeneration,
-					Body: v.Spec.Append(nil),
-				})
-			}
-			if more {
-				more = yield(journal.Entry{
-					Type: uint16(record.TypeLease), Session: l.Session, Generation: v.State.NextGeneration,
-					Body: l.Append(nil),
-				})
-			}
-			return !more
-		})
-		s.Tombstones.Root().Walk(func(_ []byte, tomb *record.Tombstone) bool {
-			more = more && yield(journal.Entry{
-				Type: uint16(record.TypeTombstone), Session: tomb.Session, Generation: tomb.LastGeneration + 1,
-				Body: tomb.Append(nil),
-			})
-			return !more
-		})
-		s.operations.Root().Walk(func(_ []byte, op *record.Operation) bool {
-			more = more && yield(journal.Entry{
-				Type: uint16(record.TypeOperation), Session: op.Session, Generation: op.Generation,
-				Body: op.Append(nil),
-			})
-			return !more
-		})
-	}
 }

@@ -25,6 +25,10 @@ type memJournal struct {
 	full    bool  // Ordinary appends are refused
 	failed  error // every append fails, for ever
 	dead    bool  // the daemon has been killed: nothing reaches the disk any more
+	spent   bool  // the reserve is used up too: every append is refused
+	limit   int   // bytes of one append, 0 = any
+	needs   bool  // a snapshot is due, and fails
+	tried   int   // snapshots
 }
 
 func (j *memJournal) Append(class journal.Class, entries ...journal.Entry) (uint64, error) {
@@ -35,8 +39,15 @@ func (j *memJournal) Append(class journal.Class, entries ...journal.Entry) (uint
 		return 0, errors.New("killed")
 	case j.failed != nil:
 		return 0, j.failed
-	case j.full && class == journal.Ordinary:
+	case j.spent, j.full && class == journal.Ordinary:
 		return 0, journal.ErrFull
+	}
+	size := 0
+	for _, e := range entries {
+		size += len(e.Body)
+	}
+	if j.limit > 0 && size > j.limit {
+		return 0, journal.ErrTooLarge
 	}
 	for _, e := range entries {
 		j.last++
@@ -45,9 +56,21 @@ func (j *memJournal) Append(class journal.Class, entries ...journal.Entry) (uint
 	return j.last, nil
 }
 
-func (j *memJournal) NeedsSnapshot() bool { return false }
+func (j *memJournal) NeedsSnapshot() bool { return j.needs }
 
-func (j *memJournal) Snapshot(context.Context, iter.Seq[journal.Entry], uint64) error { return nil }
+func (j *memJournal) Snapshot(context.Context, iter.Seq[journal.Entry], uint64) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.tried++
+	return journal.ErrFull
+}
+
+// set changes how the journal behaves.
+func (j *memJournal) set(change func()) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	change()
+}
 
 // lease is the newest durable lease of a session.
 func (j *memJournal) lease(session string) (l record.Lease, ok bool) {
@@ -78,8 +101,13 @@ type world struct {
 	erased  map[string]bool      // sessions whose files are gone
 	exits   map[WrapperKey]wire.Exit
 	pid     int
-	calm    bool // nothing goes wrong any more
-	onDisk  bool // the journal is a real one
+	calm    bool          // nothing goes wrong any more
+	onDisk  bool          // the journal is a real one
+	busy    bool          // providers release nothing
+	mute    bool          // wrappers say nothing
+	tough   bool          // wrappers survive every stop
+	startup time.Duration // the startup timeout, 0 = a minute
+	bootAt  time.Time     // where the boot clock begins, zero = epochStart
 	launchN int
 }
 
@@ -186,7 +214,7 @@ func (w *world) callHome(f *fake) {
 	for {
 		time.Sleep(20 * time.Millisecond)
 		w.mu.Lock()
-		e, alive, silent := w.e, w.live[f.key] == f, f.silent && !w.calm
+		e, alive, silent := w.e, w.live[f.key] == f, f.silent && !w.calm || w.mute
 		w.mu.Unlock()
 		if !alive {
 			return
@@ -233,6 +261,9 @@ func (f *effects) Stop(ctx context.Context, p StopPlan) StopResult {
 		if key.Session != p.Subject.Session {
 			continue
 		}
+		if w.tough {
+			return StopResult{Err: fmt.Errorf("%v does not end", key)}
+		}
 		if wrapper.stuck > 0 && !w.calm {
 			wrapper.stuck--
 			return StopResult{Err: fmt.Errorf("%v does not end", key)}
@@ -267,7 +298,7 @@ func (f *effects) Release(ctx context.Context, _ string, _ record.Debt) error {
 	}
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
-	if f.w.chance(4) {
+	if f.w.busy || f.w.chance(4) {
 		return errors.New("the provider is busy")
 	}
 	return nil
