@@ -26,7 +26,7 @@ var fieldDocs = map[string]string{
 	"LogsQuery.Generation":     "Generation 0 = the newest.",
 	"LogsQuery.Since":          "Since is the first sequence number wanted; 0 or 1 = from the start.",
 	"Peer.Name":                "login name, for the audit log",
-	"Process.Kind":             "Kind is wrapper, member, escaped, forged, legacy, orphan or stuck.",
+	"Process.Kind":             "Kind is what it is to berth: wrapper, member, orphan (no lease names it), escaped, forged, other (another instance of the session), legacy, foreign (another host's), remains or zombie (it has ended), or stuck.",
 	"ResolveRequest.Action":    "Action is \"adopt\" or \"abandon\".",
 	"ResolveRequest.Verified":  "Verified must be true: the operator has looked.",
 	"Root.Name":                "workspaces, state",

@@ -175,7 +175,9 @@ type Process struct {
 	Session    string `json:"session,omitempty"`
 	Instance   string `json:"instance,omitempty"`
 	Generation uint64 `json:"generation,omitempty"`
-	// Kind is wrapper, member, escaped, forged, legacy, orphan or stuck.
+	// Kind is what it is to berth: wrapper, member, orphan (no lease names it),
+	// escaped, forged, other (another instance of the session), legacy, foreign
+	// (another host's), remains or zombie (it has ended), or stuck.
 	Kind   string `json:"kind"`
 	Zombie bool   `json:"zombie,omitempty"`
 	Cgroup string `json:"cgroup,omitempty"`

@@ -21,7 +21,7 @@ func main() { os.Exit(run()) }
 func run() int {
 	path := flag.String("config", "/etc/berth/berthd.toml", "read the configuration from `FILE` and FILE.d/*.toml")
 	check := flag.Bool("check-config", false, "check the configuration, say what is wrong, and exit")
-	dev := flag.Bool("dev", false, "run for trying out: temporary state, programs from beside berthd, sessions end with the daemon")
+	dev := flag.Bool("dev", false, "run for trying out: state in a directory of its own below TMPDIR, programs from beside berthd")
 	state := flag.String("state-dir", "", "keep the state in `DIR` instead of the configured directory")
 	runDir := flag.String("run-dir", "", "make the sockets in `DIR` instead of the configured directory")
 	level := flag.String("log-level", "", "log at `LEVEL`: trace, debug, info, warn or error")
@@ -45,6 +45,10 @@ func run() int {
 		return 2
 	}
 	if *check {
+		if err := daemon.Check(&cfg); err != nil {
+			fmt.Fprintln(os.Stderr, "berthd: cannot use the configuration:", err)
+			return 2
+		}
 		fmt.Println("configuration is good")
 		return 0
 	}

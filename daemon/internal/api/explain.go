@@ -111,8 +111,13 @@ func notes(v *engine.View) []string {
 	}
 	switch {
 	case v.State.Kind == lease.Quarantined:
+		again := "stop"
+		if v.Lease.Deletion != nil {
+			again = "delete"
+		}
 		note("nothing is launched or signalled any more; a look that finds nothing frees the session, "+
-			"\"berthctl stop %s\" makes berth look now, \"berthctl lease resolve %s\" decides by hand", v.Lease.Session, v.Lease.Session)
+			"\"berthctl %s %s\" makes berth look now, \"berthctl lease resolve %s\" decides by hand",
+			again, v.Lease.Session, v.Lease.Session)
 	case v.State.Cleaning():
 		note("a stop is owed (%s), %d attempts so far", v.State.Stop.Reason, v.State.Stop.Attempts)
 	case v.State.Owned() && v.Link == nil:

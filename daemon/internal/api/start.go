@@ -58,6 +58,7 @@ func (a *API) Start(ctx context.Context, p rpc.Peer, session string, req rpc.Sta
 		UID           uint32
 	}{session, start.Digest, owner.UID})
 	start.Room, start.Device = a.room(ctx, workspace)
+	start.StateRoom, _ = a.room(ctx, a.opts.Dir.Path())
 	started, err := a.opts.Engine.Start(ctx, start)
 	if err != nil {
 		return rpc.StartReply{}, refuse(err)

@@ -36,7 +36,7 @@ func (d *Daemon) engineOptions() engine.Options {
 			StartupTimeout: c.Sessions.StartupTimeout.D(), Grace: c.Sessions.Grace.D(),
 			ReconnectWindow: c.Wrapper.ReconnectWindow.D(), AdoptPatience: 2 * time.Second,
 			RelistEvery: c.Wrapper.RelistEvery.D(), TombstoneFor: c.Keep.Tombstones.D(),
-			OperationFor: c.Keep.Operations.D(), EventsKept: c.Keep.Events, Marks: marks(c),
+			OperationFor: c.Keep.Operations.D(), EventsKept: c.Keep.Events, Marks: marks(c), StateMarks: stateMarks(c),
 		},
 		Leaf:          d.leaf,
 		GenerationDir: d.dir.GenerationDir,

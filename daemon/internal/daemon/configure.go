@@ -1,10 +1,14 @@
 package daemon
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 
+	"github.com/berthd/berth/daemon/internal/api"
 	"github.com/berthd/berth/daemon/internal/config"
 	"github.com/hashicorp/go-hclog"
 )
@@ -45,6 +49,30 @@ func Configure(f Flags) (config.Config, error) {
 	})
 }
 
+// Check reports what in a configuration names something that this host does
+// not have: users, groups, programs.
+func Check(c *config.Config) error {
+	var errs []error
+	if _, err := access(&c.Socket); err != nil {
+		errs = append(errs, err)
+	}
+	if name := c.Sessions.DefaultOwner; name != "" {
+		if _, err := api.LookupOwner(name); err != nil {
+			errs = append(errs, fmt.Errorf("reading sessions.default_owner: %w", err))
+		}
+	}
+	programs := []string{c.WrapPath()}
+	for _, p := range c.Providers {
+		programs = append(programs, p.Path)
+	}
+	for _, path := range programs {
+		if _, err := os.Stat(path); err != nil {
+			errs = append(errs, fmt.Errorf("finding a program: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // devDefaults are the defaults for trying berth out: state in a temporary
 // directory, programs from beside berthd, and as root sessions of nobody.
 func devDefaults(f Flags) (config.Config, error) {
@@ -62,11 +90,28 @@ func devDefaults(f Flags) (config.Config, error) {
 	base := filepath.Join(os.TempDir(), fmt.Sprintf("berth-dev-%d", os.Geteuid()))
 	c.StateDir, c.RunDir = filepath.Join(base, "state"), filepath.Join(base, "run")
 	if f.StateDir == "" {
-		if err := os.MkdirAll(base, 0o711); err != nil {
+		if err := ownDir(base); err != nil {
 			return c, fmt.Errorf("making the directory for trying out: %w", err)
 		}
 	}
 	return c, nil
+}
+
+// ownDir makes a directory whose name others can guess, and refuses one that
+// is somebody else's.
+func ownDir(path string) error {
+	if err := os.Mkdir(path, 0o711); err == nil || !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	info, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || !info.IsDir() || int(st.Uid) != os.Geteuid() || info.Mode().Perm()&0o022 != 0 {
+		return fmt.Errorf("%q is not a directory that only uid %d can write", path, os.Geteuid())
+	}
+	return nil
 }
 
 // Logger is the daemon's own log on standard error.

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"os"
 	"strconv"
 
 	"github.com/berthd/berth/daemon/internal/engine"
@@ -52,6 +54,9 @@ func trashName(session string, next uint64) string {
 func (h *Host) trash(ctx context.Context, p engine.DeletePlan, name string) error {
 	t := h.opts.Dir.Trash()
 	if p.Lease.WorkspaceMade || p.Lease.Workspace == h.opts.Dir.WorkspaceDir(p.Session) {
+		if err := mayLose(p); err != nil {
+			return err
+		}
 		if err := t.Put(ctx, p.Lease.Workspace, name+".workspace"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("moving the workspace to the trash: %w", err)
 		}
@@ -60,4 +65,28 @@ func (h *Host) trash(ctx context.Context, p engine.DeletePlan, name string) erro
 		return fmt.Errorf("moving the session's directory to the trash: %w", err)
 	}
 	return nil
+}
+
+// mayLose refuses a workspace that holds anything unless the client has agreed
+// to lose it. The api asked before the intent was put on disk; the agent went
+// on working until it was stopped. The path is the daemon's own down to its
+// last element, which only the daemon can replace.
+func mayLose(p engine.DeletePlan) error {
+	if d := p.Lease.Deletion; d == nil || d.Discard {
+		return nil
+	}
+	dir, err := os.Open(p.Lease.Workspace)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		defer dir.Close()
+		if _, err = dir.Readdirnames(1); errors.Is(err, io.EOF) {
+			return nil
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("looking for work in the workspace (delete again with discard to lose it): %w", err)
+	}
+	return fmt.Errorf("workspace %q is not empty; empty it, or delete again with discard to lose what is in it", p.Lease.Workspace)
 }

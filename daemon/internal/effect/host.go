@@ -185,6 +185,9 @@ func (h *Host) generations(ctx context.Context, highest map[string]uint64) error
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		if !entry.IsDir() { // nothing of ours, and no reason to start nothing
+			continue
+		}
 		generations, err := h.generationsOf(entry.Name())
 		if err != nil {
 			return err

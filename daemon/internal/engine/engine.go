@@ -88,6 +88,7 @@ type Settings struct {
 	OperationFor    time.Duration
 	EventsKept      int
 	Marks           admit.Marks
+	StateMarks      admit.Marks // of the state directory
 }
 
 // Options is what an engine needs.

@@ -55,7 +55,7 @@ func (w *world) run(epoch string, j Journal, loaded *Loaded) (kill func()) {
 		Settings: Settings{
 			StartupTimeout: cmp.Or(w.startup, time.Minute), ReconnectWindow: 90 * time.Second, AdoptPatience: 2 * time.Second,
 			RelistEvery: 10 * time.Second, TombstoneFor: 30 * 24 * time.Hour, OperationFor: 30 * 24 * time.Hour,
-			EventsKept: 1000, Marks: admit.DefaultMarks(),
+			EventsKept: 1000, Marks: admit.DefaultMarks(), StateMarks: admit.RootMarks(),
 		},
 		Now: func() time.Duration {
 			if !w.bootAt.IsZero() {
@@ -101,7 +101,7 @@ func (w *world) start(session, key string) (Started, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	return w.e.Start(ctx, StartRequest{
-		Caller: Caller{Session: session, Key: key, Digest: session, Any: true}, Spec: spec(session), Room: room, OwnerUID: 7,
+		Caller: Caller{Session: session, Key: key, Digest: session, Any: true}, Spec: spec(session), Room: room, StateRoom: room, OwnerUID: 7,
 	})
 }
 
@@ -133,7 +133,7 @@ func walk(t *testing.T, seed uint64) {
 		switch rng.IntN(8) {
 		case 0, 1, 2:
 			s, err := e.Start(ctx, StartRequest{
-				Caller: Caller{Session: session, Digest: session, Any: true}, Spec: spec(session), Room: room, OwnerUID: 7,
+				Caller: Caller{Session: session, Digest: session, Any: true}, Spec: spec(session), Room: room, StateRoom: room, OwnerUID: 7,
 			})
 			if err == nil {
 				if deleted[session] {
@@ -294,7 +294,7 @@ func TestLedger(t *testing.T) {
 		}
 		full := room
 		full.FreeBytes = 0
-		_, err := w.e.Start(context.Background(), StartRequest{Caller: Caller{Session: "z", Key: "kz", Digest: "z", Any: true}, Spec: spec("z"), Room: full})
+		_, err := w.e.Start(context.Background(), StartRequest{Caller: Caller{Session: "z", Key: "kz", Digest: "z", Any: true}, Spec: spec("z"), Room: full, StateRoom: room})
 		if !errors.As(err, &r) || r.Code != codeCapacityRejected || !r.Retryable {
 			t.Errorf("no room: %v", err)
 		}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -36,7 +37,7 @@ func leaseEvent(l *record.Lease) Event {
 		Instance: l.Instance, Kind: l.Event, State: l.State,
 	}
 	if l.Stop != nil {
-		ev.Reason, ev.By, ev.Detail = l.Stop.Reason, l.Stop.By, l.Stop.LastError
+		ev.Reason, ev.By, ev.Detail = l.Stop.Reason, l.Stop.By, cmp.Or(l.Stop.LastError, l.Stop.Why)
 	}
 	if l.State == "vacant" {
 		ev.Exit = l.Exit

@@ -27,6 +27,8 @@ type StartRequest struct {
 	// Device which one that is.
 	Room   admit.Room
 	Device uint64
+	// StateRoom is that of the state directory's file system.
+	StateRoom admit.Room
 }
 
 // Started is a verified start.
@@ -269,6 +271,10 @@ func (t *tx) admissible(d *draft, req *StartRequest, spec *record.Spec) error {
 		return refusal(codeWorkspaceInUse, false, "workspace %q is, holds or lies in that of session %q", workspace, other).
 			with(map[string]any{"session": other})
 	}
+	state := admit.Decide(req.StateRoom, admit.Reservation{}, admit.Reservation{}, t.e.opts.Settings.StateMarks, false)
+	if err := noRoom("the state directory", state); err != nil {
+		return err
+	}
 	room := t.rooms()[req.Device]
 	want := admit.Reservation{Bytes: spec.ReserveBytes, Inodes: spec.ReserveInodes}
 	decision := admit.Decide(req.Room, room.Reserved, want, t.e.opts.Settings.Marks, room.Low)
@@ -277,13 +283,18 @@ func (t *tx) admissible(d *draft, req *StartRequest, spec *record.Spec) error {
 		room.Low = decision.Low
 		t.e.rooms[req.Device] = room
 	})
-	switch decision.Verdict {
+	return noRoom(fmt.Sprintf("session %q", req.Session), decision)
+}
+
+// noRoom is the refusal that a decision asks for, nil when it admits.
+func noRoom(what string, d admit.Decision) error {
+	switch d.Verdict {
 	case admit.Admit:
 		return nil
 	case admit.Rejected:
-		return refusal(codeCapacityRejected, true, "no room for session %q: %s", req.Session, decision.Explain())
+		return refusal(codeCapacityRejected, true, "no room for %s: %s", what, d.Explain())
 	default:
-		return refusal(codeCapacityUnknown, true, "the room for session %q is not known: %s", req.Session, decision.Explain())
+		return refusal(codeCapacityUnknown, true, "the room for %s is not known: %s", what, d.Explain())
 	}
 }
 

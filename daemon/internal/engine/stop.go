@@ -110,7 +110,7 @@ func (e *Engine) startAttempt(s *session, effect lease.Effect) {
 	launch, generation := s.launch, effect.Instance.Generation
 	plan := StopPlan{
 		AttemptID: effect.AttemptID, Subject: e.subject(&s.lease, s.link != nil),
-		Whole: effect.Target.Whole(), Grace: e.grace(s), Reason: effect.Reason.String(),
+		Whole: effect.Target.Whole(), Grace: e.grace(s.spec), Reason: effect.Reason.String(),
 		By: effect.By, Link: s.link,
 	}
 	w.cancel = e.effect(effect.Deadline-e.opts.Now(), func(ctx context.Context) {
@@ -145,10 +145,10 @@ func (e *Engine) exit(session string, generation uint64) (wire.Exit, bool) {
 	return e.opts.Effects.Exit(session, generation)
 }
 
-// grace is the time between TERM and kill for the session.
-func (e *Engine) grace(s *session) time.Duration {
-	if s.spec != nil && s.spec.Grace >= 0 {
-		return s.spec.Grace
+// grace is the time between TERM and kill for a session.
+func (e *Engine) grace(spec *record.Spec) time.Duration {
+	if spec != nil && spec.Grace >= 0 {
+		return spec.Grace
 	}
 	return e.opts.Settings.Grace
 }

@@ -265,6 +265,7 @@ func (t *tx) advance(d *draft) {
 		switch ev.Kind {
 		case lease.BeginAttempt:
 			ev.AttemptID = t.e.opts.NewID()
+			ev.Deadline += t.e.grace(d.spec) // an attempt's time counts from the kill
 		case lease.RequestStop:
 			ev.WorkAccepted = d.state.Kind == lease.Ready // a command is its own first message
 			t.failStart(d, refusal(codeStartFailed, true, "the wrapper was not verified before the startup deadline"))

@@ -3,7 +3,7 @@ package lease
 // The half of the reference model that is about stopping, quarantine and the
 // operator.
 
-// request follows SPEC 3.2 and the table of emitters.
+// request follows the rules of the states and the table of emitters.
 func (m model) request() verdict {
 	e, s := m.e, m.s
 	var session, instance bool

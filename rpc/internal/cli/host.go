@@ -120,7 +120,7 @@ func (a *app) providersText(reply rpc.ProvidersReply) {
 
 func (a *app) scanCmd() *cobra.Command {
 	return &cobra.Command{
-		Use: "scan", Short: "Look through all processes of the host for berth's, strays and other tools' agents", Args: cobra.NoArgs,
+		Use: "scan", Short: "Look through all processes of the host for those that carry berth's marks", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := read(cmd.Context(), a.client().Scan)
 			if err != nil {

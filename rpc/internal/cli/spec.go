@@ -54,7 +54,7 @@ func (s *specFlags) register(cmd *cobra.Command) {
 	f.Uint64Var(&s.files, "limit-open-files", 0, "open files of each process (default: no limit)")
 	s.describes = map[string]bool{}
 	f.VisitAll(func(x *pflag.Flag) { s.describes[x.Name] = true })
-	f.StringVar(&s.owner, "owner", "", "the user (name or uid) that the session belongs to; operators only (default: you)")
+	f.StringVar(&s.owner, "owner", "", "the user (name or uid) that the session belongs to; operators only (default: you; as root the daemon's sessions.default_owner)")
 	f.StringVar(&s.key, "key", "", "operation key: repeating a request with the same key is the same operation (default: a new one)")
 	s.set = cmd.Flags()
 	s.set.AddFlagSet(f)

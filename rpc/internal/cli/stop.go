@@ -47,10 +47,10 @@ func (a *app) deleteCmd() *cobra.Command {
 	})
 	cmd.Aliases = []string{"rm"}
 	cmd.Long = `Stop a session and delete it for good. Its id is never used again. A workspace
-that berth made is deleted with it, unless it holds work that is not committed
-and pushed: --discard agrees to lose that. A directory that was given with
+that berth made is deleted with it; unless it is empty, --discard has to agree
+to lose what is in it. A directory that was given with
 --workspace is left alone.`
-	cmd.Flags().BoolVar(&req.Discard, "discard", false, "lose work in the workspace that is not committed and pushed")
+	cmd.Flags().BoolVar(&req.Discard, "discard", false, "lose what is in the workspace that berth made")
 	cmd.Flags().BoolVar(&req.Wait, "wait", false, "return when it is gone, or the deletion is held up")
 	cmd.Flags().StringVar(&req.Why, "why", "", "a reason for the audit log")
 	cmd.Flags().StringVar(&req.Key, "key", "", "operation key (default: a new one)")
