@@ -292,9 +292,20 @@ func noRoom(what string, d admit.Decision) error {
 	case admit.Admit:
 		return nil
 	case admit.Rejected:
-		return refusal(codeCapacityRejected, true, "no room for %s: %s", what, d.Explain())
+		return refusal(codeCapacityRejected, true, "no room for %s: %s", what, d.Explain()).with(roomDetails(&d))
 	default:
 		return refusal(codeCapacityUnknown, true, "the room for %s is not known: %s", what, d.Explain())
+	}
+}
+
+// roomDetails are a decision's numbers for programs, named as in the capacity
+// method's reply where that has them.
+func roomDetails(d *admit.Decision) map[string]any {
+	return map[string]any{
+		"free_bytes": d.Room.FreeBytes, "total_bytes": d.Room.TotalBytes, "reserved_bytes": d.Outstanding.Bytes,
+		"asked_bytes": d.Request.Bytes, "low_bytes": d.Mark.Bytes, "short_bytes": d.Short.Bytes,
+		"free_inodes": d.Room.FreeInodes, "total_inodes": d.Room.TotalInodes, "reserved_inodes": d.Outstanding.Inodes,
+		"asked_inodes": d.Request.Inodes, "low_inodes": d.Mark.Inodes, "short_inodes": d.Short.Inodes,
 	}
 }
 

@@ -1,0 +1,233 @@
+package daemontest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/berthd/berth/rpc"
+	"golang.org/x/sys/unix"
+)
+
+const mega = 1 << 20
+
+// smallDisk makes an ext4 file system of that many MiB and returns where it is
+// mounted. It is to be made before the host, so that it goes after it.
+func smallDisk(t *testing.T, megabytes int) string {
+	t.Helper()
+	needRoot(t)
+	dir, err := os.MkdirTemp("", "berth-disk")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	image, mnt := dir+"/image", dir+"/mnt"
+	f, err := os.Create(image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(f.Truncate(int64(megabytes)*mega), f.Close(), os.Mkdir(mnt, 0o755), os.Chmod(dir, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"mkfs.ext4", "-q", "-m", "0", "-F", image}, {"mount", "-o", "loop", image, mnt},
+	} {
+		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Skipf("needs mkfs.ext4 and loop devices: %v: %v: %s", args, err, out)
+		}
+	}
+	t.Cleanup(func() {
+		if out, err := exec.Command("umount", mnt).CombinedOutput(); err != nil {
+			t.Errorf("unmounting: %v: %s", err, out)
+		}
+	})
+	return mnt
+}
+
+// roomOf is the capacity of one root.
+func (h *Host) roomOf(t *testing.T, name string) rpc.Root {
+	t.Helper()
+	c, err := h.Client.Capacity(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range c.Roots {
+		if r.Name == name {
+			return r
+		}
+	}
+	t.Fatalf("no root %s in %+v", name, c)
+	return rpc.Root{}
+}
+
+// TestAdmission: of many starts at one time into room for a few, exactly so
+// many are admitted; the others are told the numbers and leave nothing. Room
+// that is given back admits again. case E1, E10, T72
+func TestAdmission(t *testing.T) {
+	t.Parallel()
+	disk := smallDisk(t, 512)
+	h := New(t, Options{
+		Config: quickTables(), StateDir: disk + "/state",
+		Capacity: "low_bytes = 33554432\nlow_percent = 0\nlow_inode_percent = 0\nstate_low_bytes = 1048576\n",
+	})
+	h.Start()
+	room := h.roomOf(t, "workspaces")
+	if !room.Known || room.LowBytes != 32*mega || room.TotalBytes > 512*mega {
+		t.Fatalf("%+v", room)
+	}
+	const fit, asked = 4, 20
+	reserve := (room.FreeBytes - room.LowBytes) / (fit + 1) * 21 / 20 // a little more than a fifth
+	var admitted atomic.Int32
+	var wg sync.WaitGroup
+	started := make([]bool, asked)
+	for i := range asked {
+		wg.Go(func() {
+			spec := shell("exec sleep 1000")
+			spec.ReserveBytes = &reserve
+			_, err := h.Client.Start(bounded(t), fmt.Sprintf("s%d", i), rpc.StartRequest{Spec: spec})
+			if err == nil {
+				admitted.Add(1)
+				started[i] = true
+				return
+			}
+			var e *rpc.Error
+			if !errors.As(err, &e) || e.Code != rpc.CodeCapacityRejected || !e.Retryable || !numbers(e) {
+				t.Errorf("s%d: %v (%+v)", i, err, e)
+			}
+		})
+	}
+	wg.Wait()
+	if n := admitted.Load(); n != fit {
+		t.Errorf("%d were admitted, there was room for %d: %+v", n, fit, h.roomOf(t, "workspaces"))
+	}
+	if got := h.roomOf(t, "workspaces").ReservedBytes; got != fit*reserve {
+		t.Errorf("%d bytes are reserved, want %d", got, fit*reserve)
+	}
+	for i, ok := range started {
+		id := fmt.Sprintf("s%d", i)
+		_, err := h.Client.Get(bounded(t), id)
+		if !ok {
+			refused(t, err, rpc.CodeNotFound)
+		}
+	}
+	h.Kill() // reservations are durable
+	h.Start()
+	if got := h.roomOf(t, "workspaces").ReservedBytes; got != fit*reserve {
+		t.Errorf("after a restart %d bytes are reserved, want %d", got, fit*reserve)
+	}
+	spec := shell("exec sleep 1000")
+	spec.ReserveBytes = &reserve
+	_, err := h.Client.Start(bounded(t), "more", rpc.StartRequest{Spec: spec})
+	refused(t, err, rpc.CodeCapacityRejected)
+	for i, ok := range started {
+		if ok {
+			h.mustStop(t, fmt.Sprintf("s%d", i))
+		}
+	}
+	if got := h.roomOf(t, "workspaces").ReservedBytes; got != 0 {
+		t.Errorf("after all stops %d bytes are reserved", got)
+	}
+	h.mustStart(t, "more", spec)
+	code, out := h.ctl(t, "capacity")
+	if code != 0 || !strings.Contains(out, "workspaces") || !strings.Contains(out, "state") {
+		t.Errorf("berthctl capacity: %d, %s", code, out)
+	}
+}
+
+// numbers reports whether a refusal for want of room tells what there is and
+// what was asked for, for people and for programs.
+func numbers(e *rpc.Error) bool {
+	for _, key := range []string{"free_bytes", "reserved_bytes", "asked_bytes", "low_bytes", "short_bytes"} {
+		if _, ok := e.Details[key].(float64); !ok {
+			return false
+		}
+	}
+	return strings.Contains(e.Message, "free of") && strings.Contains(e.Message, "short of")
+}
+
+// fill writes until the disk is full, to the last byte.
+func fill(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for chunk := make([]byte, mega); len(chunk) > 0; {
+		if _, err = f.Write(chunk); err != nil {
+			chunk = chunk[:len(chunk)/2]
+		}
+	}
+	if !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("filling the disk: %v", err)
+	}
+}
+
+// TestFullDisk: the disk that holds everything is full to the last byte.
+// Sessions run on, reads answer, starts are refused with the reason, stops and
+// deletions work and give room back, also across a kill of the daemon.
+// case T45, E3, T60, E5
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	disk := smallDisk(t, 64)
+	h := New(t, Options{
+		Config: quickTables(), StateDir: disk + "/state",
+		Capacity: "low_bytes = 1048576\nlow_percent = 0\nlow_inode_percent = 0\nstate_low_bytes = 1048576\n",
+	})
+	h.Start()
+	const n = 6
+	var started []rpc.StartReply
+	for i := range n {
+		started = append(started, h.mustStart(t, fmt.Sprintf("s%d", i), shell("echo x > file; while read line; do echo got $line; done")))
+	}
+	fill(t, disk+"/ballast")
+	if _, err := h.Client.Start(bounded(t), "new", rpc.StartRequest{Spec: shell("exec sleep 1000")}); err == nil {
+		t.Error("a start on a full disk")
+	} else {
+		refused(t, err, rpc.CodeCapacityRejected, rpc.CodeFilesystemUnusable)
+	}
+	h.quickReads(t, "s0")
+	if s := h.mustStop(t, "s0"); s.Exit == nil || s.Exit.Kind == "unknown" && s.Exit.Unknown == "" {
+		t.Errorf("exit %+v", s.Exit)
+	}
+	h.mustDelete(t, "s0")
+	h.mustDelete(t, "s1")
+	h.Kill()
+	h.Start() // also on a full disk
+	for i := 2; i < n; i++ {
+		h.untilAdopted(t, started[i])
+	}
+	h.mustStop(t, "s2")
+	h.mustDelete(t, "s2")
+	h.send(t, "s3", rpc.SendRequest{Data: []byte("x\n")}) // its output may be lost, it may not be held up
+	if _, err := h.Client.Send(bounded(t), "s3", rpc.SendRequest{EOF: true}); err != nil {
+		t.Error(err)
+	}
+	if s := h.untilVacant(t, "s3"); s.Exit.Kind != "code" || s.Exit.Code != 0 {
+		t.Errorf("the exit of an agent that ended on a full disk: %+v", s.Exit)
+	}
+	for i := range 50 { // many changes, all of them ends
+		if _, err := h.Client.Stop(bounded(t), "s4", rpc.StopRequest{Wait: true, Key: fmt.Sprint(i)}); err != nil {
+			t.Fatalf("stop %d on a full disk: %v", i, err)
+		}
+	}
+	if err := os.Remove(disk + "/ballast"); err != nil {
+		t.Fatal(err)
+	}
+	var again rpc.StartReply
+	h.Until("there is room again", patience, func() (err error) {
+		again, err = h.Client.Start(bounded(t), "s4", rpc.StartRequest{})
+		return err
+	})
+	if again.Generation != 2 {
+		t.Errorf("%+v", again)
+	}
+	if status := h.status(t); !status.Journal.Healthy || len(status.Journal.Recovery) > 0 {
+		t.Errorf("the journal: %+v", status.Journal)
+	}
+}
