@@ -10,6 +10,8 @@ import (
 // with a record above the older of them. published tells that a snapshot has been written since Open.
 // Callers hold j.snapshots, or are Open.
 func (j *Journal) dropOld(published bool) error {
+	defer j.wake()
+	defer j.returnSlot()
 	j.mu.Lock()
 	logs, snaps := j.dropPlanLocked()
 	j.mu.Unlock()
@@ -29,8 +31,14 @@ func (j *Journal) dropOld(published bool) error {
 		}
 		j.unknown = j.unknown[1:]
 	}
-	j.wake()
 	return nil
+}
+
+// returnSlot ends the time in which a slot counts that is on its way back: it is there, or it does not come.
+func (j *Journal) returnSlot() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.pool.lent = 0
 }
 
 // dropPlanLocked says what is no longer needed, oldest first.
@@ -100,7 +108,7 @@ func (j *Journal) dropSnap(s snapshotFile) error {
 	defer j.mu.Unlock()
 	j.snaps = slices.DeleteFunc(j.snaps, func(o snapshotFile) bool { return o.name == s.name })
 	if !gone {
-		j.pool.slots = append(j.pool.slots, slot{name: s.name, size: s.size})
+		j.pool.slots, j.pool.lent = append(j.pool.slots, slot{name: s.name, size: s.size}), 0
 	}
 	return nil
 }

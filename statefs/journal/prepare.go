@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
@@ -48,8 +49,7 @@ func (j *Journal) wantLogsLocked() int {
 
 // lackingLocked reports whether a round would find something to do.
 func (j *Journal) lackingLocked() bool {
-	_, _, slots := j.slotPlanLocked()
-	return len(j.pool.logs) < j.wantLogsLocked() || slots
+	return len(j.pool.logs) < j.wantLogsLocked() || j.slotPlanLocked().size > 0
 }
 
 // prepareLogs turns dirty log files into spare ones, removes what is too many and makes what is missing.
@@ -169,64 +169,85 @@ func writeZeroes(f File, from, to int64) error {
 	return nil
 }
 
-// prepareSlots makes the missing places for snapshots, and replaces ones that are too small or far too large.
+// prepareSlots makes the missing places for snapshots, replaces ones that are too small or far too large, and removes
+// those that are too many.
 func (j *Journal) prepareSlots() error {
 	for {
 		j.mu.Lock()
-		size, replace, needed := j.slotPlanLocked()
+		p := j.slotPlanLocked()
 		j.mu.Unlock()
-		if !needed {
+		if p == (slotPlan{}) {
 			return nil
 		}
-		name := snapFile(j.freshNumber())
-		f, err := j.makeFile(name, size)
-		if err == nil {
-			err = f.Close()
+		if p.size > 0 {
+			if err := j.makeSlot(p.size); err != nil {
+				return fmt.Errorf("preparing room for a snapshot: %w", err)
+			}
 		}
-		if err != nil {
-			return fmt.Errorf("preparing room for a snapshot: %w", err)
-		}
-		if err := j.exchangeSlot(slot{name: name, size: size}, replace); err != nil {
-			return fmt.Errorf("removing %q: %w", replace, err)
+		if err := j.removeSlot(p.remove); err != nil {
+			return fmt.Errorf("removing room for a snapshot: %w", err)
 		}
 	}
 }
 
-// exchangeSlot puts a new slot into the pool and removes the one that it replaces, if a snapshot has not taken it meanwhile.
-func (j *Journal) exchangeSlot(fresh slot, replace string) error {
-	j.mu.Lock()
-	j.pool.slots = append(j.pool.slots, fresh)
-	i := slices.IndexFunc(j.pool.slots, func(s slot) bool { return s.name == replace })
-	if i >= 0 {
-		j.pool.slots = slices.Delete(j.pool.slots, i, i+1)
-	}
-	j.mu.Unlock()
-	if i < 0 {
-		return nil
-	}
-	return j.fs.Remove(replace)
+// slotPlan is one step: a slot of a size to make, or none, and then one to remove, or none.
+type slotPlan struct {
+	size   int64
+	remove string
 }
 
-// slotPlanLocked says which slot should be made and which one it replaces ("" for none).
-func (j *Journal) slotPlanLocked() (size int64, replace string, needed bool) {
-	size = j.wantSlotLocked()
+func (j *Journal) slotPlanLocked() slotPlan {
+	size := j.wantSlotLocked()
 	have := len(j.pool.slots) + min(len(j.snaps), wantSlots-1)
 	if j.pool.lent > 0 {
 		have++
 	}
 	if have < wantSlots {
-		return size, "", true
+		return slotPlan{size: size}
 	}
+	if len(j.pool.slots) == 0 {
+		return slotPlan{}
+	}
+	least := slices.MinFunc(j.pool.slots, func(a, b slot) int { return cmp.Compare(a.size, b.size) })
 	// One slot must hold the next snapshot whatever the log brings until then. The others are enlarged when their turn comes.
-	tight := max(j.boundLocked()+j.segBytes+j.segBytes/4, j.pool.least)
-	if len(j.pool.slots) > 0 && j.slotLocked() < tight {
-		least := slices.MinFunc(j.pool.slots, func(a, b slot) int { return int(a.size - b.size) })
-		return size, least.name, true
+	if tight := max(j.boundLocked()+j.segBytes+j.segBytes/4, j.pool.least); j.slotLocked() < tight {
+		return slotPlan{size: size, remove: least.name}
+	}
+	if have > wantSlots && len(j.pool.slots) > 1 {
+		return slotPlan{remove: least.name}
 	}
 	for _, s := range j.pool.slots {
 		if s.size > 4*size && j.pool.lent == 0 {
-			return size, s.name, true
+			return slotPlan{size: size, remove: s.name}
 		}
 	}
-	return 0, "", false
+	return slotPlan{}
+}
+
+func (j *Journal) makeSlot(size int64) error {
+	name := snapFile(j.freshNumber())
+	f, err := j.makeFile(name, size)
+	if err == nil {
+		err = f.Close()
+	}
+	if err != nil {
+		return err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.pool.slots = append(j.pool.slots, slot{name: name, size: size})
+	return nil
+}
+
+// removeSlot removes a slot, unless a snapshot has taken it meanwhile; then there is one too many for a while.
+func (j *Journal) removeSlot(name string) error {
+	j.mu.Lock()
+	before := len(j.pool.slots)
+	j.pool.slots = slices.DeleteFunc(j.pool.slots, func(s slot) bool { return s.name == name })
+	found := len(j.pool.slots) < before
+	j.mu.Unlock()
+	if !found {
+		return nil
+	}
+	return j.fs.Remove(name)
 }

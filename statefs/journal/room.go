@@ -10,7 +10,7 @@ type pool struct {
 	logs  []spareLog
 	slots []slot   // for snapshots
 	dirty []string // log files whose zeroes are not written yet
-	lent  int64    // size of the slot that a running snapshot writes to, 0 if none
+	lent  int64    // size of a slot that is on its way back: a running snapshot's, or that of the snapshot being dropped; else 0
 	next  uint64   // highest N of a file name
 	least int64    // somebody needed a slot of this size since the last snapshot; 0 if nobody did
 

@@ -52,7 +52,7 @@ func (j *Journal) snapshot(ctx context.Context, live iter.Seq[Entry], upTo uint6
 		err = w.write(ctx, live)
 		if err == nil {
 			j.publish(w)
-			return j.dropOld(true)
+			return j.dropOld(true) // from here on nothing is lent
 		}
 		if err := j.giveBack(w, err); err != nil {
 			return err
@@ -207,6 +207,9 @@ func (j *Journal) publish(w *snapshotWriter) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.pool.lent, j.pool.least = 0, 0
+	if len(j.snaps) >= wantSlots-1 {
+		j.pool.lent = j.snaps[0].size // dropOld brings it back; appends need not wait for that
+	}
 	j.snaps = append(j.snaps, snapshotFile{name: w.slot.name, number: w.head.number, upTo: w.head.seq, size: w.slot.size})
 	j.snapBytes, j.covered = w.off-headArea, w.covers
 	j.milestones = slices.DeleteFunc(j.milestones, func(m milestone) bool { return m.laid <= w.covers })

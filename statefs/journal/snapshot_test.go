@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -261,6 +262,12 @@ func TestManyWritersCutAndFailed(t *testing.T) {
 		})
 		j, _ := mustOpen(t, disk, "a", nil)
 		w.work(j, 40)
+		if seed%2 == 1 { // nothing failed
+			j.Settle()
+			if n := countSnaps(disk); n != 3 {
+				t.Errorf("seed %d: %d places for snapshots, want 3", seed, n)
+			}
+		}
 		_ = j.Close() // fails after a scripted failure
 		disk.Hook(nil)
 		mu.Lock()
@@ -274,4 +281,13 @@ func TestManyWritersCutAndFailed(t *testing.T) {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 	}
+}
+
+func countSnaps(disk *statefstest.Disk) (n int) {
+	for name := range disk.Files() {
+		if strings.HasSuffix(name, ".snap") {
+			n++
+		}
+	}
+	return n
 }
