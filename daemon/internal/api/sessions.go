@@ -50,11 +50,20 @@ func (a *API) Get(_ context.Context, p rpc.Peer, session string) (rpc.Session, e
 
 // Wait returns when nothing of the session lives any more.
 func (a *API) Wait(ctx context.Context, p rpc.Peer, session string) (rpc.WaitReply, error) {
-	if _, err := a.view(p, session, false); err != nil {
+	v, err := a.view(p, session, false)
+	if err != nil {
 		return rpc.WaitReply{}, err
 	}
+	return a.ended(ctx, p, v)
+}
+
+// ended waits for the end of what a view shows. A newer generation proves it
+// too: a session that is started again at once may never be seen vacant.
+func (a *API) ended(ctx context.Context, p rpc.Peer, shown *engine.View) (rpc.WaitReply, error) {
+	session := shown.Lease.Session
 	v, gone, err := a.opts.Engine.Await(ctx, session, func(v *engine.View) bool {
-		return v.State.Vacant() || v.State.Kind == lease.Quarantined || v.Lease.Deletion != nil
+		return v.State.Vacant() || v.State.Kind == lease.Quarantined || v.Lease.Deletion != nil ||
+			v.State.Instance.Generation >= shown.State.NextGeneration
 	})
 	if err != nil {
 		return rpc.WaitReply{}, refuse(err)
@@ -68,6 +77,9 @@ func (a *API) Wait(ctx context.Context, p rpc.Peer, session string) (rpc.WaitRep
 
 // Stop asks for the session's end, and with Wait waits for it.
 func (a *API) Stop(ctx context.Context, p rpc.Peer, session string, req rpc.StopRequest) (rpc.StopReply, error) {
+	if err := texts(req.Key, req.Why); err != nil {
+		return rpc.StopReply{}, err
+	}
 	if _, err := a.view(p, session, false); err != nil {
 		return rpc.StopReply{}, err
 	}
@@ -76,13 +88,13 @@ func (a *API) Stop(ctx context.Context, p rpc.Peer, session string, req rpc.Stop
 	if err := a.opts.Engine.Stop(ctx, stop); err != nil {
 		return rpc.StopReply{}, refuse(err)
 	}
-	if req.Wait {
-		reply, err := a.Wait(ctx, p, session)
-		return rpc.StopReply(reply), err
-	}
 	v, err := a.view(p, session, false)
 	if err != nil {
 		return rpc.StopReply{}, err
+	}
+	if req.Wait && !v.State.Owned() { // owned: it has ended and was started again already
+		reply, err := a.ended(ctx, p, v)
+		return rpc.StopReply(reply), err
 	}
 	return rpc.StopReply{Session: sessionOf(v)}, nil
 }
@@ -92,6 +104,9 @@ func (a *API) Stop(ctx context.Context, p rpc.Peer, session string, req rpc.Stop
 func (a *API) Delete(ctx context.Context, p rpc.Peer, session string, req rpc.DeleteRequest) (rpc.DeleteReply, error) {
 	if err := a.degraded.Load(); err != nil {
 		return rpc.DeleteReply{}, rpc.Errorf(rpc.CodeDegraded, "nothing is deleted while other processes cannot be read: %v", *err)
+	}
+	if err := texts(req.Key, req.Why); err != nil {
+		return rpc.DeleteReply{}, err
 	}
 	v, err := a.view(p, session, true)
 	if err != nil {
@@ -205,6 +220,9 @@ func (a *API) Resolve(ctx context.Context, p rpc.Peer, session string, req rpc.R
 	if !req.Verified || req.Why == "" || (req.Action != "adopt" && req.Action != "abandon") {
 		return rpc.Session{}, rpc.Errorf(rpc.CodeInvalidRequest,
 			"action must be adopt or abandon, verified must be true, and why must say what was looked at")
+	}
+	if err := texts("", req.Why); err != nil {
+		return rpc.Session{}, err
 	}
 	resolve := engine.ResolveRequest{Session: session, Adopt: req.Action == "adopt", By: by(p), Why: req.Why}
 	if resolve.Adopt {

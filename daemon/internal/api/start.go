@@ -25,14 +25,19 @@ const (
 	specMax = 64 << 10
 	// keyMax bounds operation keys and message ids.
 	keyMax = 256
+	// whyMax bounds a reason that a person gives.
+	whyMax = 1 << 10
+	// pathMax bounds a workspace's path as JSON has it: it is part of answers,
+	// which the operation ledger keeps.
+	pathMax = 2 << 10
 	// spaceBound bounds the wait for a reading of the disk.
 	spaceBound = 2 * time.Second
 )
 
 // Start validates, measures and hands over to the engine.
 func (a *API) Start(ctx context.Context, p rpc.Peer, session string, req rpc.StartRequest) (rpc.StartReply, error) {
-	if len(req.Key) > keyMax {
-		return rpc.StartReply{}, rpc.Errorf(rpc.CodeInvalidRequest, "key: %d bytes, at most %d", len(req.Key), keyMax)
+	if err := texts(req.Key, ""); err != nil {
+		return rpc.StartReply{}, err
 	}
 	owner, err := a.owner(p, session, &req)
 	if err != nil {
@@ -160,26 +165,50 @@ func (a *API) spec(session string, owner Owner, in *rpc.SessionSpec) (*record.Sp
 }
 
 // workspace checks a directory that the client names: it must exist and belong
-// to the session's owner, and berth's own directories are none.
+// to the session's owner, and berth's own directories are none. The look is the
+// daemon's, so that what is no directory of the owner's has one answer: it must
+// not tell a user what there is where the user cannot look.
 func (a *API) workspace(path string, owner Owner) (string, error) {
 	if !filepath.IsAbs(path) {
 		return "", rpc.Errorf(rpc.CodeInvalidRequest, "workspace %q: not an absolute path", path)
 	}
 	real, err := filepath.EvalSymlinks(path)
-	if err != nil {
-		return "", rpc.Errorf(rpc.CodeWorkspaceMissing, "workspace %q: %v", path, err)
+	if err != nil || !ownDirectory(real, owner.UID) {
+		return "", rpc.Errorf(rpc.CodeWorkspaceMissing,
+			"workspace %q is not a directory that exists and belongs to uid %d, whose session it is to be", path, owner.UID)
 	}
-	info, err := os.Stat(real)
-	if err != nil || !info.IsDir() {
-		return "", rpc.Errorf(rpc.CodeWorkspaceMissing, "workspace %q is not a directory", path)
+	if text, err := json.Marshal(real); err != nil || len(text) > pathMax {
+		return "", rpc.Errorf(rpc.CodeInvalidRequest, "workspace: the path is too long, at most %d bytes as JSON text", pathMax)
 	}
-	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Uid != owner.UID {
-		return "", rpc.Errorf(rpc.CodeInvalidRequest, "workspace %q belongs to uid %d, the session to uid %d", path, st.Uid, owner.UID)
-	}
-	if state := a.opts.Dir.Path(); real == state || strings.HasPrefix(real, state+"/") || strings.HasPrefix(state, real+"/") {
+	if state := a.opts.Dir.Path(); within(real, state) || within(state, real) {
 		return "", rpc.Errorf(rpc.CodeInvalidRequest, "workspace %q overlaps berth's own directory %q", path, state)
 	}
 	return real, nil
+}
+
+func ownDirectory(path string, uid uint32) bool {
+	info, err := os.Lstat(path)
+	if err != nil || !info.IsDir() {
+		return false
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && st.Uid == uid
+}
+
+// within reports whether a clean path is dir or lies below it.
+func within(path, dir string) bool {
+	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
+}
+
+// texts bounds what a request says of itself.
+func texts(key, why string) error {
+	switch {
+	case len(key) > keyMax:
+		return rpc.Errorf(rpc.CodeInvalidRequest, "key: %d bytes, at most %d", len(key), keyMax)
+	case len(why) > whyMax:
+		return rpc.Errorf(rpc.CodeInvalidRequest, "why: %d bytes, at most %d", len(why), whyMax)
+	}
+	return nil
 }
 
 // validate checks what needs no look at the host.

@@ -121,6 +121,7 @@ func (h *Host) Hold(id sys.Identity, key engine.WrapperKey, poke bool) error {
 
 // Release removes the instance's leaf and gives its sandbox back.
 func (h *Host) Release(ctx context.Context, session string, d record.Debt) error {
+	h.opts.Links.Forget(session, d.Generation)
 	if err := h.removeLeaf(ctx, cgroupfs.LeafName(session, d.Generation)); err != nil {
 		return err
 	}

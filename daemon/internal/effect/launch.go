@@ -179,7 +179,7 @@ func (h *Host) release(ctx context.Context, p engine.LaunchPlan, dir string, rec
 	}
 	h.opts.Links.Expect(p.Key, at.parked.Identity, digest)
 	if err := at.parked.Release(ctx, launch); err != nil {
-		h.opts.Links.Forget(p.Key)
+		h.opts.Links.Forget(p.Key.Session, p.Key.Generation)
 		return fmt.Errorf("sending the recipe: %w", err)
 	}
 	return nil

@@ -58,7 +58,7 @@ type Server struct {
 	opts Options
 
 	mu       sync.Mutex
-	expected map[engine.WrapperKey]expectation
+	expected map[place]expectation
 	conns    map[*Conn]struct{}
 	closed   bool
 
@@ -71,8 +71,16 @@ type Server struct {
 // goroutines of the connections, of which there are many, need little stack.
 const decoders = 2
 
+// place names an instance by what is known of it for as long as it is owed
+// anything; generations are never used again.
+type place struct {
+	session    string
+	generation uint64
+}
+
 // expectation is what a launch of this daemon knows before the wrapper calls.
 type expectation struct {
+	instance     string
 	identity     sys.Identity
 	recipeDigest string
 }
@@ -90,7 +98,7 @@ const (
 // New returns a server without a socket; see Serve.
 func New(opts Options) *Server {
 	return &Server{
-		opts: opts, expected: map[engine.WrapperKey]expectation{}, conns: map[*Conn]struct{}{},
+		opts: opts, expected: map[place]expectation{}, conns: map[*Conn]struct{}{},
 		arrived: make(chan *Conn),
 	}
 }
@@ -100,14 +108,15 @@ func New(opts Options) *Server {
 func (s *Server) Expect(key engine.WrapperKey, id sys.Identity, recipeDigest string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.expected[key] = expectation{id, recipeDigest}
+	s.expected[place{key.Session, key.Generation}] = expectation{key.Instance, id, recipeDigest}
 }
 
-// Forget ends an expectation: the launch has failed or its time is over.
-func (s *Server) Forget(key engine.WrapperKey) {
+// Forget ends an expectation: the wrapper has called, its launch has failed, or
+// the instance is gone.
+func (s *Server) Forget(session string, generation uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.expected, key)
+	delete(s.expected, place{session, generation})
 }
 
 // Serve accepts wrappers on l until l is closed, which is the caller's to do.
@@ -225,7 +234,7 @@ func (s *Server) introduce(c *Conn) (wire.Hello, error) {
 		Key: key, Identity: id, Status: h.Status, Protocol: h.Version, RecipeDigest: digest, Link: c,
 	})
 	if err == nil {
-		s.Forget(key)
+		s.Forget(key.Session, key.Generation)
 	}
 	return h, err
 }
@@ -237,8 +246,9 @@ func (s *Server) identify(c *Conn, key engine.WrapperKey, claim Claim) (sys.Iden
 		return peer, "", err
 	}
 	s.mu.Lock()
-	want, launched := s.expected[key]
+	want, launched := s.expected[place{key.Session, key.Generation}]
 	s.mu.Unlock()
+	launched = launched && want.instance == key.Instance
 	recorded := claim.Identity.PID != 0
 	switch {
 	case recorded && claim.Identity != peer:
