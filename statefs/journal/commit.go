@@ -10,6 +10,9 @@ import (
 // commitLimit closes a commit to more records; what waits longer goes into the next one.
 const commitLimit = 1 << 20
 
+// gatherMax bounds what gather spends: it keeps a processor busy.
+const gatherMax = 50 * time.Microsecond
+
 // commit is one write and one fdatasync, shared by the appends that came while the one before was under way.
 type commit struct {
 	after <-chan struct{} // done of the commit before, nil if that is long over
@@ -180,10 +183,10 @@ func (j *Journal) lead(c *commit) {
 
 // gather lets the appends that the commit before has just released come back before c is closed to them. Without it the
 // first one back commits alone, and all others wait for that and then for their own. It yields until as many are there
-// as were waiting or released then, for an eighth of an fdatasync at most, and not at all after a single append.
+// as were waiting or released then, for an eighth of an fdatasync and gatherMax at most, and not at all after a single append.
 func (j *Journal) gather(c *commit) {
 	j.mu.Lock()
-	want, since, limit := j.expected, j.releasedAt, j.stats.last/8
+	want, since, limit := j.expected, j.releasedAt, min(j.stats.last/8, gatherMax)
 	j.mu.Unlock()
 	if want < 2 {
 		return
