@@ -70,7 +70,7 @@ func TestSilentStart(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 		defer cancel()
 		_, err := w.e.Start(ctx, StartRequest{
-			Caller: Caller{Session: "x", Any: true}, Spec: spec("x"), Room: room, OwnerUID: 7,
+			Caller: Caller{Session: "x", Any: true}, Spec: spec("x"), Room: room, StateRoom: room, OwnerUID: 7,
 		})
 		wantCode(t, "a start without a hello", err, codeStartFailed)
 		if took := time.Since(begun); took < w.startup || took > w.startup+time.Minute {
@@ -147,7 +147,7 @@ func TestLargeBatches(t *testing.T) {
 				s.Env = []string{"A=" + strings.Repeat("x", 60<<10)}
 				s.Workspace = "/" + id + strings.Repeat("/directory", 6<<10)
 				_, err := w.e.Start(context.Background(), StartRequest{
-					Caller: Caller{Session: id, Any: true, Digest: id, Key: id}, Spec: s, Room: room, OwnerUID: 7,
+					Caller: Caller{Session: id, Any: true, Digest: id, Key: id}, Spec: s, Room: room, StateRoom: room, OwnerUID: 7,
 				})
 				answers <- err
 			}()
@@ -234,7 +234,7 @@ func TestNestedWorkspaces(t *testing.T) {
 			s := spec(id)
 			s.Workspace = path
 			_, err := w.e.Start(context.Background(), StartRequest{
-				Caller: Caller{Session: id, Any: true}, Spec: s, Room: room, OwnerUID: 7,
+				Caller: Caller{Session: id, Any: true}, Spec: s, Room: room, StateRoom: room, OwnerUID: 7,
 			})
 			return err
 		}
@@ -317,7 +317,7 @@ func TestLongAnswer(t *testing.T) {
 		s.Workspace = "/" + strings.Repeat("<", resultMax)
 		for range 2 {
 			got, err := w.e.Start(context.Background(), StartRequest{
-				Caller: Caller{Session: "x", Any: true, Key: "k", Digest: "d"}, Spec: s, Room: room, OwnerUID: 7,
+				Caller: Caller{Session: "x", Any: true, Key: "k", Digest: "d"}, Spec: s, Room: room, StateRoom: room, OwnerUID: 7,
 			})
 			if err != nil || got.Generation != 1 {
 				t.Errorf("started %+v, %v", got, err)
