@@ -297,7 +297,7 @@ func (d *Daemon) effects() *effect.Host {
 	w := d.cfg.Wrapper
 	return effect.New(effect.Options{
 		HostID: d.dir.HostID(), UID: uint32(os.Geteuid()), Dir: d.dir, Tree: d.tree,
-		Watcher: d.watcher, Links: d.links, Providers: d.plugins, Prober: d.prober,
+		Watcher: d.watcher, Links: d.links, Providers: d.plugins, Prober: d.prober, Scanner: d.scanner,
 		WrapPath: d.cfg.WrapPath(), Socket: d.wrapSocket(), Launches: d.cfg.Sessions.Launches,
 		HeartbeatEvery: w.HeartbeatEvery.D(), SpoolFileBytes: w.SpoolFileBytes, SpoolFiles: w.SpoolFiles,
 		DrainTimeout: w.DrainTimeout.D(), KeepGenerations: d.cfg.Keep.Generations, Logger: d.log.Named("effect"),

@@ -19,6 +19,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berthd/berth/daemon/internal/discover"
 	"github.com/berthd/berth/daemon/internal/engine"
 	"github.com/berthd/berth/daemon/internal/evidence"
 	"github.com/berthd/berth/daemon/internal/link"
@@ -50,6 +51,7 @@ type Options struct {
 	Links     *link.Server
 	Providers Providers
 	Prober    *evidence.Prober
+	Scanner   *discover.Scanner
 	// WrapPath is the absolute path of berth-wrap, Socket that of the wrapper
 	// socket.
 	WrapPath string
@@ -173,7 +175,27 @@ func (h *Host) Inventory(ctx context.Context) (engine.Inventory, error) {
 			Session: session, Generation: generation, Path: leaf.Path(), Populated: populated,
 		})
 	}
+	if h.opts.Tree.Mode() == cgroupfs.None {
+		if inv.Strays, err = h.markers(ctx); err != nil {
+			return inv, err
+		}
+	}
 	return inv, h.generations(ctx, inv.Generations)
+}
+
+// markers finds the processes of sessions where no leaves tell of them.
+func (h *Host) markers(ctx context.Context) ([]engine.StraySeen, error) {
+	result, err := h.opts.Scanner.Scan(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("scanning for processes of sessions: %w", err)
+	}
+	var strays []engine.StraySeen
+	for i := range result.Procs {
+		if p := &result.Procs[i]; p.Kind == discover.Member && !p.Zombie {
+			strays = append(strays, engine.StraySeen{Session: p.Session, PID: p.PID, UID: p.UID})
+		}
+	}
+	return strays, nil
 }
 
 // generations fills in the highest generation directory of each session.

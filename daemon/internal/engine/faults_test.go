@@ -369,3 +369,25 @@ func TestDiscardLater(t *testing.T) {
 		w.finish(kill)
 	})
 }
+
+// Where there are no leaves and the records are lost, a wrapper that lives is
+// found by its marker before anything is launched beside it; one that its lease
+// does not tell of is stopped. case E8, T02
+func TestStrayWithoutLeaf(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.weak = true
+		kill := w.boot("epoch")
+		if _, err := w.start("x", ""); err != nil {
+			t.Fatal(err)
+		}
+		kill()
+		w.set(func() { w.mute = true })
+		w.j.set(func() { w.j.records, w.j.last = nil, 0 })
+		kill = w.boot("epoch")
+		_, err := w.start("x", "")
+		wantCode(t, "a start beside a wrapper that no lease tells of", err, codeCleanupPending)
+		w.set(func() { clear(w.live) })
+		w.await("x", time.Hour, func(v *View) bool { return v.State.Vacant() && v.State.NextGeneration == 2 })
+		w.finish(kill)
+	})
+}

@@ -34,6 +34,9 @@ func (t *tx) inventoried(inv Inventory, err error) {
 		t.floor(leaf.Session, leaf.Generation+1, &host)
 		t.strayLeaf(leaf)
 	}
+	for _, p := range inv.Strays {
+		t.stray(p, inv.Generations[p.Session])
+	}
 	if host.GenerationFloor != t.hostNow().GenerationFloor {
 		t.putHost(host)
 	}
@@ -77,5 +80,25 @@ func (t *tx) strayLeaf(leaf LeafSeen) {
 	case d != nil && leaf.Populated:
 		t.requestStop(d, lease.UnexpectedWrapper, lease.Target{}, "", "",
 			fmt.Sprintf("leaf %s is populated and the lease does not name it", leaf.Path))
+	}
+}
+
+// stray deals with a process that the witnesses of no leaf can tell of. What it
+// says of itself anybody can say, so that it counts only where berth's own
+// directories or records speak of the session.
+func (t *tx) stray(p StraySeen, generation uint64) {
+	d := t.draft(p.Session)
+	switch {
+	case d == nil && generation > 0:
+		d = t.create(p.Session)
+		d.state = lease.Unreadable(generation + 1)
+		if p.UID == t.e.opts.UID {
+			d.lease.UID = p.UID
+		}
+		d.lease.Unreadable = fmt.Sprintf("process %d is of this session and no lease tells of it", p.PID)
+		t.put(d, "unreadable", d.lease.Unreadable)
+	case d != nil && d.state.Vacant() && d.lease.UID == p.UID:
+		t.requestStop(d, lease.UnexpectedWrapper, lease.Target{}, "", "",
+			fmt.Sprintf("process %d is of this session and the lease names none", p.PID))
 	}
 }

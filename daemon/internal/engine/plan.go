@@ -60,6 +60,9 @@ type DeleteResult struct {
 type Inventory struct {
 	// Leaves are the leaves in the daemon's cgroup tree.
 	Leaves []LeafSeen
+	// Strays are processes with the marker of a session, asked for where no
+	// leaves can tell.
+	Strays []StraySeen
 	// Generations is the highest generation directory of each session.
 	Generations map[string]uint64
 }
@@ -70,6 +73,13 @@ type LeafSeen struct {
 	Generation uint64
 	Path       string
 	Populated  bool
+}
+
+// StraySeen is a process that a marker scan has found at start.
+type StraySeen struct {
+	Session string
+	PID     int
+	UID     uint32
 }
 
 // The steps of a deletion, in order.

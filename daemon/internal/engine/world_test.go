@@ -106,6 +106,7 @@ type world struct {
 	busy    bool          // providers release nothing
 	mute    bool          // wrappers say nothing
 	tough   bool          // wrappers survive every stop
+	weak    bool          // there are no leaves, only markers
 	startup time.Duration // the startup timeout, 0 = a minute
 	bootAt  time.Time     // where the boot clock begins, zero = epochStart
 	launchN int
@@ -348,6 +349,11 @@ func (f *effects) Inventory(ctx context.Context) (Inventory, error) {
 	defer f.w.mu.Unlock()
 	inv := Inventory{Generations: map[string]uint64{}}
 	for key := range f.w.live {
+		if f.w.weak {
+			inv.Generations[key.Session] = key.Generation
+			inv.Strays = append(inv.Strays, StraySeen{Session: key.Session, PID: 1000, UID: 7})
+			continue
+		}
 		inv.Leaves = append(inv.Leaves, LeafSeen{Session: key.Session, Generation: key.Generation, Populated: true})
 	}
 	return inv, nil
