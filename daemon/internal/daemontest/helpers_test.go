@@ -274,7 +274,7 @@ func bystander(t *testing.T, env []string, attr *syscall.SysProcAttr) process {
 	p := hold(t, cmd.Process.Pid)
 	t.Cleanup(func() {
 		if !p.alive() {
-			t.Errorf("the bystander %d was ended", p.pid)
+			t.Errorf("the bystander %d (%v %v) was ended", p.pid, env, attr)
 		}
 		_ = cmd.Process.Kill() // its own child
 		_ = cmd.Wait()
