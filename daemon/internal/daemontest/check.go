@@ -53,6 +53,10 @@ func (h *Host) Leaks() error {
 	return errors.Join(errs...)
 }
 
+// selfTest is in the environment of the child by which a daemon proves, for a
+// moment at its start, that it can read other processes' markers.
+var selfTest = []byte("BERTH_INSTANCE=00000000000000000000000000000000")
+
 // Marked lists the processes whose environment names the host, zombies aside.
 func (h *Host) Marked() ([]int, error) {
 	marker := []byte("BERTH_HOST=" + h.ID() + "\x00")
@@ -67,7 +71,7 @@ func (h *Host) Marked() ([]int, error) {
 			continue
 		}
 		env, err := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
-		if err != nil || !bytes.Contains(append(env, 0), marker) {
+		if err != nil || !bytes.Contains(append(env, 0), marker) || bytes.Contains(env, selfTest) {
 			continue
 		}
 		pids = append(pids, pid)

@@ -43,7 +43,7 @@ func (s *Subject) sort(r discover.Result, leafOf leafFinder, sessionOf func(leaf
 			h.forged = append(h.forged, p)
 		case claims == claimsOther:
 			h.others = append(h.others, p)
-		case claims == claimsLegacy && !s.whole():
+		case claims == claimsLegacy && (!s.whole() || p.UID != s.OwnerUID): // a name alone is too little against another user
 			h.legacy = append(h.legacy, p)
 		case claims == claimsLegacy:
 			h.legacy = append(h.legacy, p)
