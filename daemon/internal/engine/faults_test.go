@@ -292,7 +292,10 @@ func TestOnlySpecification(t *testing.T) {
 			t.Fatal(err)
 		}
 		kill := w.boot("epoch")
-		w.await("x", time.Minute, func(v *View) bool { return v.State.Vacant() })
+		v, _ := w.await("x", time.Minute, func(v *View) bool { return v.State.Vacant() })
+		if v.Lease.Workspace != "/ws/x" {
+			t.Errorf("its workspace is %q", v.Lease.Workspace)
+		}
 		_, err := w.start("x", "")
 		wantCode(t, "its start", err, codeCleanupPending)
 		if _, err := w.start("y", ""); err != nil {
@@ -387,7 +390,10 @@ func TestStrayWithoutLeaf(t *testing.T) {
 		_, err := w.start("x", "")
 		wantCode(t, "a start beside a wrapper that no lease tells of", err, codeCleanupPending)
 		w.set(func() { clear(w.live) })
-		w.await("x", time.Hour, func(v *View) bool { return v.State.Vacant() && v.State.NextGeneration == 2 })
+		v, _ := w.await("x", time.Hour, func(v *View) bool { return v.State.Vacant() && v.State.NextGeneration == 2 })
+		if v.Lease.Workspace != "/ws/x" {
+			t.Errorf("its workspace is %q", v.Lease.Workspace)
+		}
 		w.finish(kill)
 	})
 }

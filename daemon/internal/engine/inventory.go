@@ -76,6 +76,7 @@ func (t *tx) strayLeaf(leaf LeafSeen) {
 		d.state = lease.Unreadable(next)
 		d.lease.Unreadable = fmt.Sprintf("leaf %s is populated and no lease tells of it", leaf.Path)
 		d.lease.Wrapper.Leaf = leaf.Path
+		t.e.findWorkspace(&d.lease, nil)
 		t.put(d, "unreadable", d.lease.Unreadable)
 	case d != nil && leaf.Populated:
 		t.requestStop(d, lease.UnexpectedWrapper, lease.Target{}, "", "",
@@ -96,6 +97,7 @@ func (t *tx) stray(p StraySeen, generation uint64) {
 			d.lease.UID = p.UID
 		}
 		d.lease.Unreadable = fmt.Sprintf("process %d is of this session and no lease tells of it", p.PID)
+		t.e.findWorkspace(&d.lease, nil)
 		t.put(d, "unreadable", d.lease.Unreadable)
 	case d != nil && d.state.Vacant() && d.lease.UID == p.UID:
 		t.requestStop(d, lease.UnexpectedWrapper, lease.Target{}, "", "",

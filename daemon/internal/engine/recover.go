@@ -185,6 +185,7 @@ func (e *Engine) install(l *Loaded) {
 				Workspace: from.lease.Workspace, WorkspaceMade: from.lease.WorkspaceMade,
 				Deletion: from.lease.Deletion, Unreadable: "the lease cannot be read: " + from.broken,
 			}
+			e.findWorkspace(&s.lease, s.spec)
 			s.state = lease.Unreadable(max(from.next, from.state.NextGeneration))
 		}
 		s.raiseTo = from.next
@@ -213,6 +214,19 @@ func (e *Engine) install(l *Loaded) {
 		Sessions: sessions.Commit(), Tombstones: tombs.Commit(), operations: ops.Commit(),
 		Host: e.host, Rooms: maps.Clone(e.rooms), LastSeq: e.lastSeq,
 	})
+}
+
+// findWorkspace gives a lease that cannot be read the directory that its session
+// has all the same, so that it is neither given to another session nor left
+// when this one is deleted.
+func (e *Engine) findWorkspace(l *record.Lease, spec *record.Spec) {
+	switch {
+	case l.Workspace != "":
+	case spec != nil && spec.Workspace != "":
+		l.Workspace = spec.Workspace
+	default:
+		l.Workspace = e.opts.WorkspaceDir(l.Session)
+	}
 }
 
 // start settles, in Run's first batch, what an earlier daemon has left, and
