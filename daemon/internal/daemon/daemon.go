@@ -117,7 +117,13 @@ func (d *Daemon) open() (err error) {
 	})
 	if d.tree.Mode() == cgroupfs.None {
 		d.log.Warn("running without cgroups: evidence is weak", "reason", d.tree.Reason())
+		return nil
 	}
+	release, err := claimTree(d.tree.Path())
+	if err != nil {
+		return err
+	}
+	d.closers = append(d.closers, release)
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -179,6 +180,27 @@ func TestSecondDaemon(t *testing.T) {
 			t.Errorf("the second daemon says %q, want the pid %d", out, h.PID())
 		}
 	}
+	h.untilAdopted(t, started)
+}
+
+// TestCopiedStateDirectory: a daemon on a copy of the state directory, on the
+// same machine, would be a second owner of every session. It is refused, and
+// the first one's sessions notice nothing. case J4, A12
+func TestCopiedStateDirectory(t *testing.T) {
+	t.Parallel()
+	needFence(t)
+	h := running(t, "[wrapper]\nreconnect_window = \"2s\"\n")
+	started := h.mustStart(t, "s", shell("exec sleep 1000"))
+	if out, err := exec.Command("cp", "-a", h.State, h.Dir+"/copy").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	out := h.refusesToStart(t, "--state-dir", h.Dir+"/copy", "--run-dir", h.Dir+"/run2")
+	if !strings.Contains(out, "another daemon with the same host id") {
+		t.Errorf("the second daemon says %q", out)
+	}
+	h.untilAdopted(t, started)
+	h.Kill()
+	h.Start()
 	h.untilAdopted(t, started)
 }
 
