@@ -23,6 +23,9 @@ const (
 	emptyRoundPause = 10 * time.Millisecond
 	// maxThreads is how many threads of a process whose first thread has exited are asked.
 	maxThreads = 64
+	// maxLanes is on how many processors a scan runs. Two halve the time that others have to outrun it; the
+	// kernel's part does not get faster with many.
+	maxLanes = 2
 	// stallAfter is how long one process may hold up the scan before it is left behind.
 	stallAfter = 2 * time.Second
 	// maxStalled is how many readers may be left behind in the kernel at a time, a thread each.

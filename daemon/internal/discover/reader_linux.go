@@ -3,6 +3,7 @@ package discover
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -21,6 +22,8 @@ type reader struct {
 	small   []byte // stat, status, cgroup, fdinfo
 	cmdline []byte
 	statx   unix.Statx_t
+
+	kthreads []int // pids of kernel threads at the beginning of the scan, ascending
 }
 
 func newReader(s *Scanner) *reader {
@@ -200,6 +203,9 @@ func (r *reader) argvRule(dir int, path []byte) (rule string, value []byte) {
 
 // empty finds out why an environment read as empty.
 func (r *reader) empty(pid, tid int) (o outcome, done bool) {
+	if _, ok := slices.BinarySearch(r.kthreads, pid); ok {
+		return outcome{}, true
+	}
 	n, _, errno := slurp(r.root, r.of(pid, "/stat"), &r.small, len(r.small), false)
 	if errno == unix.ENOENT || errno == unix.ESRCH {
 		return outcome{what: gone}, true

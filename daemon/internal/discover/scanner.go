@@ -52,7 +52,7 @@ type Scanner struct {
 	anyStalled atomic.Int32 // sum of stalled, read without mu for each process
 
 	mu      sync.Mutex
-	idle    *reader     // kept between calls, nil while it is out
+	idle    []*reader   // kept between calls, one for each lane
 	stalled map[int]int // pid to number of readers that are blocked on it
 }
 
@@ -96,27 +96,36 @@ func (s *Scanner) cannotOwn(uid uint32) bool { return uid != 0 && !s.inScope(uid
 // take returns a reader for the caller alone; give takes it back.
 func (s *Scanner) take() (*reader, error) {
 	s.mu.Lock()
-	r := s.idle
-	s.idle = nil
+	var r *reader
+	if n := len(s.idle); n > 0 {
+		r, s.idle = s.idle[n-1], s.idle[:n-1]
+	}
 	n := len(s.stalled)
 	s.mu.Unlock()
 	if n >= maxStalled {
+		s.give(r)
 		return nil, fmt.Errorf("reading %q: %w", s.root, ErrStalled)
 	}
 	if r == nil {
 		r = newReader(s)
 	}
 	if err := r.open(); err != nil {
+		s.give(r)
 		return nil, err
 	}
 	return r, nil
 }
 
 func (s *Scanner) give(r *reader) {
+	if r == nil {
+		return
+	}
 	r.close()
 	s.mu.Lock()
-	s.idle = r
-	s.mu.Unlock()
+	defer s.mu.Unlock()
+	if len(s.idle) < maxLanes {
+		s.idle = append(s.idle, r)
+	}
 }
 
 func (s *Scanner) isStalled(pid int) bool {

@@ -1,4 +1,5 @@
-// environs opens and reads the environment of every process, as plainly as C can, and prints how many
+// environs opens and reads the environment of every process below the proc file system that its argument
+// names, as plainly as C can, and prints how many
 // nanoseconds that took, by the clock and of processor time, and how many environments it read. One pass
 // for each line of its input.
 #define _GNU_SOURCE
@@ -20,11 +21,11 @@ static long now(clockid_t clock)
 	return t.tv_sec * 1000000000L + t.tv_nsec;
 }
 
-static long pass(void)
+static long pass(const char *root)
 {
 	long count = 0;
-	DIR *proc = opendir("/proc");
-	int root = dirfd(proc);
+	DIR *proc = opendir(root);
+	int dir = dirfd(proc);
 	struct dirent *e;
 	while ((e = readdir(proc))) {
 		char path[64];
@@ -32,7 +33,7 @@ static long pass(void)
 			continue;
 		char *end = stpcpy(path, e->d_name);
 		strcpy(end, "/environ");
-		int fd = openat(root, path, O_RDONLY | O_CLOEXEC);
+		int fd = openat(dir, path, O_RDONLY | O_CLOEXEC);
 		if (fd < 0)
 			continue;
 		ssize_t n = read(fd, buf, sizeof buf);
@@ -44,11 +45,13 @@ static long pass(void)
 	return count;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	char line[16];
+	if (argc != 2)
+		return 2;
 	while (fgets(line, sizeof line, stdin)) {
-		long wall = now(CLOCK_MONOTONIC), cpu = now(CLOCK_PROCESS_CPUTIME_ID), count = pass();
+		long wall = now(CLOCK_MONOTONIC), cpu = now(CLOCK_PROCESS_CPUTIME_ID), count = pass(argv[1]);
 		printf("%ld %ld %ld\n", now(CLOCK_MONOTONIC) - wall, now(CLOCK_PROCESS_CPUTIME_ID) - cpu, count);
 		fflush(stdout);
 	}

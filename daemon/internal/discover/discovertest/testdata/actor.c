@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -102,9 +103,13 @@ static void hopper(long usec)
 	_exit(0);
 }
 
-// many forks n sleepers and ends them all, by pid.
-static void many(long n)
+// many forks n sleepers and ends them all, by pid. In a pid namespace of its own it shows them at proc.
+static void many(long n, const char *proc)
 {
+	if (*proc && mount("proc", proc, "proc", 0, NULL) != 0) {
+		perror(proc);
+		_exit(8);
+	}
 	pid_t *pids = calloc(n, sizeof *pids);
 	for (long i = 0; i < n; i++) {
 		pids[i] = fork();
@@ -234,7 +239,7 @@ int main(int argc, char **argv)
 	} else if (strcmp(role, "hopper") == 0) {
 		hopper(atol(arg));
 	} else if (strcmp(role, "many") == 0) {
-		many(atol(arg));
+		many(atol(arg), argc > 3 ? argv[3] : "");
 	} else if (strcmp(role, "family") == 0) {
 		family(argv[0]);
 	}
