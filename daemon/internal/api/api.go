@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/berthd/berth/daemon/internal/admit"
-	"github.com/berthd/berth/daemon/internal/discover"
 	"github.com/berthd/berth/daemon/internal/engine"
 	"github.com/berthd/berth/daemon/internal/evidence"
 	"github.com/berthd/berth/plugins/host"
@@ -33,7 +32,6 @@ type Options struct {
 	Dir     *statefs.Dir
 	Space   *statefs.Prober
 	Prober  *evidence.Prober
-	Scanner *discover.Scanner
 	Plugins *host.Host
 	Journal *journal.Journal
 	// Providers are the configured kinds in the order of preference.

@@ -183,7 +183,7 @@ func tombstoneOf(t *record.Tombstone) *rpc.Tombstone {
 func (a *API) findInstance(ctx context.Context, v *engine.View) (lease.Instance, error) {
 	ctx, cancel := bound(ctx, explainBound)
 	defer cancel()
-	result, err := a.opts.Scanner.Scan(ctx)
+	result, err := a.opts.Prober.Scan(ctx)
 	if err != nil {
 		return lease.Instance{}, fmt.Errorf("scanning for the session's wrapper: %w", err)
 	}

@@ -61,7 +61,7 @@ func (a *API) root(ctx context.Context, name, path string, marks admit.Marks, ro
 func (a *API) Scan(ctx context.Context, p rpc.Peer) (rpc.ScanReply, error) {
 	ctx, cancel := bound(ctx, scanBound)
 	defer cancel()
-	result, err := a.opts.Scanner.Scan(ctx)
+	result, err := a.opts.Prober.Scan(ctx)
 	if err != nil {
 		return rpc.ScanReply{}, err
 	}

@@ -121,7 +121,7 @@ func (d *Daemon) newAPI(started time.Time) error {
 		return nil
 	})
 	d.api = api.New(api.Options{
-		Engine: d.engine, Dir: d.dir, Space: space, Prober: d.prober, Scanner: d.scanner,
+		Engine: d.engine, Dir: d.dir, Space: space, Prober: d.prober,
 		Plugins: d.plugins, Journal: d.journal, Providers: kinds, UID: uint32(os.Geteuid()),
 		Defaults: defaults, Marks: marks(&d.cfg), StateMarks: stateMarks(&d.cfg), Status: status,
 		Logger: d.log.Named("api"),

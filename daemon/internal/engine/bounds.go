@@ -36,6 +36,9 @@ const (
 	savePause = 10 * time.Second
 	// sweepEvery is the period of the ledger's and the tombstones' expiry.
 	sweepEvery = 10 * time.Minute
+	// detailMax bounds an event's detail: errors may quote what a client sent,
+	// and many events are kept.
+	detailMax = 1 << 10
 	// resultMax bounds a ledger row's result.
 	resultMax = 4 << 10
 )

@@ -397,3 +397,21 @@ func TestStrayWithoutLeaf(t *testing.T) {
 		w.finish(kill)
 	})
 }
+
+// An error that quotes a long request does not make long events: many are kept.
+func TestLongDetail(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.refuse = strings.Repeat("x", 60<<10)
+		kill := w.boot("epoch")
+		_, err := w.start("x", "")
+		wantCode(t, "the start", err, codeStartFailed)
+		w.await("x", time.Minute, func(v *View) bool { return v.State.Vacant() })
+		_ = w.e.Events(context.Background(), 0, false, func(ev Event) error {
+			if len(ev.Detail) > detailMax {
+				t.Errorf("event %s has %d bytes of detail", ev.Kind, len(ev.Detail))
+			}
+			return nil
+		})
+		w.finish(kill)
+	})
+}

@@ -184,7 +184,7 @@ func (t *tx) append(typ record.Type, session string, generation uint64, body []b
 // event records what happened for watchers; its number is that of the newest
 // record so far.
 func (t *tx) event(ev Event) {
-	ev.At = t.wall
+	ev.At, ev.Detail = t.wall, truncate(ev.Detail, detailMax)
 	ev.Seq = uint64(len(t.entries)) // made absolute at commit
 	t.events = append(t.events, ev)
 }

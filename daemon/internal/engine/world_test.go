@@ -106,6 +106,7 @@ type world struct {
 	busy    bool          // providers release nothing
 	mute    bool          // wrappers say nothing
 	tough   bool          // wrappers survive every stop
+	refuse  string        // why launches fail, empty = they do not
 	weak    bool          // there are no leaves, only markers
 	startup time.Duration // the startup timeout, 0 = a minute
 	bootAt  time.Time     // where the boot clock begins, zero = epochStart
@@ -193,6 +194,9 @@ func (f *effects) Launch(ctx context.Context, p LaunchPlan) error {
 	}
 	w.used[p.Key.Session] = p.Key.Generation
 	w.launchN++
+	if w.refuse != "" {
+		return errors.New(w.refuse)
+	}
 	if w.chance(8) {
 		return errors.New("the sandbox cannot be prepared")
 	}

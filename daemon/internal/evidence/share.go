@@ -56,6 +56,12 @@ func (q *share) scan(ctx context.Context, s *discover.Scanner) (discover.Result,
 	}
 }
 
+// Scan looks for markers, together with whoever else wants that now: clients may ask as often as they
+// like. The result is shared and must not be changed.
+func (p *Prober) Scan(ctx context.Context) (discover.Result, error) {
+	return p.share.scan(ctx, p.scanner)
+}
+
 // join returns the batch to wait for. mine makes the caller the one who runs it, once before is done.
 func (q *share) join() (b, before *batch, mine bool) {
 	q.mu.Lock()
