@@ -59,6 +59,7 @@ func TestSort(t *testing.T) {
 		{"another session", with(func(p *discover.Proc) { p.Session = "x" }), "", "", ""},
 		{"another host", foreign, "", "", ""},
 		{"legacy", legacy, "legacy", "legacy escaped", "legacy"},
+		{"legacy of the daemon's uid", with(func(p *discover.Proc) { *p = legacy; p.UID = daemon }), "legacy", "legacy", "legacy"},
 		{"legacy of a stranger", with(func(p *discover.Proc) { *p = legacy; p.UID = stranger }), "forged", "forged", "forged"},
 		{"zombie in its leaf", discover.Proc{Kind: discover.Remains, Zombie: true, Cgroup: "/t/berth-s-g7/work"}, "zombies", "zombies", ""},
 		{"zombie elsewhere", discover.Proc{Kind: discover.Remains, Zombie: true, Cgroup: "/t/berth-x-g7/work"}, "", "", ""},

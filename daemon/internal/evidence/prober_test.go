@@ -243,7 +243,7 @@ func TestLegacyAndOthers(t *testing.T) {
 	t.Parallel()
 	h := newBareHost(t)
 	p := h.newPlace("mixed", 5)
-	legacy := p.start(discovertest.Role{Args: []string{"hold"}, Env: []string{discover.EnvHost + "=" + h.id, discover.EnvSession + "=mixed"}}, "")
+	legacy := p.start(discovertest.Role{Args: []string{"hold"}, Env: []string{discover.EnvHost + "=" + h.id, discover.EnvSession + "=mixed"}, UID: p.uid()}, "")
 	earlier := *p
 	earlier.s.Instance, earlier.s.Generation = random(t), 4
 	older := earlier.start(discovertest.Role{Args: []string{"hold"}, Env: earlier.env()}, "")
