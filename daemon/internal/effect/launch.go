@@ -20,6 +20,7 @@ import (
 	"github.com/berthd/berth/statefs"
 	"github.com/berthd/berth/statefs/cgroupfs"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 )
 
 // Launch spawns the wrapper parked into its leaf while the workspace and the
@@ -30,7 +31,7 @@ import (
 func (h *Host) Launch(ctx context.Context, p engine.LaunchPlan) error {
 	dir, err := h.opts.Dir.MakeGenerationDir(p.Key.Session, p.Key.Generation)
 	if err != nil {
-		return fmt.Errorf("making the instance's directory: %w", err)
+		return unusable(fmt.Errorf("making the instance's directory: %w", err))
 	}
 	var recipe sandbox.Recipe
 	var at berth
@@ -101,7 +102,7 @@ func (h *Host) workspace(p engine.LaunchPlan) error {
 	path := p.Lease.Workspace
 	if p.FirstUse {
 		if _, err := statefs.MakeWorkspace(h.opts.Dir.Workspaces(), p.Key.Session, p.Lease.UID, p.Lease.GID); err != nil {
-			return fmt.Errorf("making workspace %q: %w", path, err)
+			return unusable(fmt.Errorf("making workspace %q: %w", path, err))
 		}
 		return nil
 	}
@@ -113,6 +114,19 @@ func (h *Host) workspace(p engine.LaunchPlan) error {
 		}
 	}
 	return nil
+}
+
+// unusable gives a failure of berth's own file system its code: the start can be
+// tried again once that is mended, so that its key must not replay the failure.
+func unusable(err error) error {
+	for _, errno := range []unix.Errno{unix.ENOSPC, unix.EDQUOT, unix.EROFS, unix.EIO} {
+		if errors.Is(err, errno) {
+			return &engine.Refusal{
+				Code: engine.Code(rpc.CodeFilesystemUnusable), Retryable: true, Message: err.Error(),
+			}
+		}
+	}
+	return err
 }
 
 // prepare asks the provider for the recipe.
@@ -223,7 +237,7 @@ func (h *Host) launchObject(p engine.LaunchPlan, dir string, recipe sandbox.Reci
 func (h *Host) request(p engine.LaunchPlan, dir string, leaf *cgroupfs.Leaf) (req spawn.Request, closeFiles func(), err error) {
 	log, err := os.OpenFile(filepath.Join(dir, "wrap.log"), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
-		return req, nil, fmt.Errorf("opening the wrapper's log: %w", err)
+		return req, nil, unusable(fmt.Errorf("opening the wrapper's log: %w", err))
 	}
 	req = spawn.Request{
 		Path: h.opts.WrapPath, Log: log,

@@ -100,6 +100,8 @@ func (s *session) problem() string {
 		return "quarantined: " + s.state.Stop.LastError
 	case s.lease.Deletion != nil && s.lease.Deletion.LastError != "":
 		return "deletion is held up: " + s.lease.Deletion.LastError
+	case s.state.Vacant() && len(s.lease.Debts) > 0 && s.lease.Debts[0].LastError != "":
+		return "provider " + s.lease.Debts[0].Provider + " has not released what it had: " + s.lease.Debts[0].LastError
 	case s.state.Owned() && s.adoption == Unknown:
 		return "the wrapper does not answer"
 	}
