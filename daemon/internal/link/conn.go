@@ -52,6 +52,10 @@ func (c *Conn) Ended() <-chan struct{} { return c.ended }
 func (c *Conn) Send(f wire.Frame) error {
 	c.writeMu.Lock()
 	defer c.writeMu.Unlock()
+	return c.sendLocked(f)
+}
+
+func (c *Conn) sendLocked(f wire.Frame) error {
 	c.raw.SetWriteDeadline(time.Now().Add(writeBound))
 	if err := wire.WriteFrame(c.raw, &f); err != nil {
 		var failed *wire.WriteError

@@ -163,16 +163,20 @@ func (s *Server) handle(raw *net.UnixConn) {
 		return
 	}
 	h, err := s.introduce(c)
+	var welcomed error
+	if err == nil {
+		err, welcomed = s.welcome(c, h)
+	}
 	if err != nil {
 		defer s.untrack(c)
-		s.opts.Logger.Debug("wrapper refused", "session", h.Session, "generation", h.Generation, "error", err)
+		s.opts.Logger.Debug("wrapper refused", "session", h.Key.Session, "generation", h.Key.Generation, "error", err)
 		_ = c.Send(wire.Frame{Kind: wire.KindReject, Error: err.Error()}) // it may be gone
 		return
 	}
-	key := engine.WrapperKey{Session: h.Session, Instance: h.Instance, Generation: h.Generation}
+	key := h.Key
 	s.wg.Go(func() {
 		defer s.untrack(c)
-		if c.Send(wire.Frame{Kind: wire.KindWelcome}) == nil {
+		if welcomed == nil {
 			c.readLoop(s.opts.Lost, s.arrived)
 		}
 		c.finish()
@@ -197,46 +201,51 @@ func (s *Server) untrack(c *Conn) {
 	delete(s.conns, c)
 }
 
-// introduce reads the hello, proves it and hands it to the owner.
-func (s *Server) introduce(c *Conn) (wire.Hello, error) {
+// introduce reads the hello and proves it.
+func (s *Server) introduce(c *Conn) (engine.Hello, error) {
 	c.raw.SetReadDeadline(time.Now().Add(helloBound))
 	f, err := c.reader.ReadFrame()
 	if err != nil {
-		return wire.Hello{}, fmt.Errorf("reading the hello: %w", err)
+		return engine.Hello{}, fmt.Errorf("reading the hello: %w", err)
 	}
 	if f.Kind != wire.KindHello || f.Hello == nil {
-		return wire.Hello{}, fmt.Errorf("first frame is %q, want a hello", f.Kind)
+		return engine.Hello{}, fmt.Errorf("first frame is %q, want a hello", f.Kind)
 	}
-	h := *f.Hello
-	if h.Version > wire.Version || h.Version < wire.Version-1 {
-		return h, fmt.Errorf("wrapper speaks version %d, this daemon %d", h.Version, wire.Version)
+	said := f.Hello
+	key := engine.WrapperKey{Session: said.Session, Instance: said.Instance, Generation: said.Generation}
+	h := engine.Hello{Key: key, Status: said.Status, Protocol: said.Version, Link: c}
+	if said.Version > wire.Version || said.Version < wire.Version-1 {
+		return h, fmt.Errorf("wrapper speaks version %d, this daemon %d", said.Version, wire.Version)
 	}
-	if h.Host != s.opts.HostID {
-		return h, fmt.Errorf("wrapper belongs to host %q", h.Host)
+	if said.Host != s.opts.HostID {
+		return h, fmt.Errorf("wrapper belongs to host %q", said.Host)
 	}
-	key := engine.WrapperKey{Session: h.Session, Instance: h.Instance, Generation: h.Generation}
 	claim, ok := s.opts.Owner.Claim(key)
 	if !ok {
 		return h, engine.ErrNotExpected
 	}
-	sum := sha256.Sum256([]byte(h.Token))
+	sum := sha256.Sum256([]byte(said.Token))
 	if subtle.ConstantTimeCompare([]byte(hex.EncodeToString(sum[:])), []byte(claim.TokenHash)) != 1 {
 		return h, errors.New("the token is not this instance's")
 	}
-	id, digest, err := s.identify(c, key, claim)
-	if err != nil {
-		return h, err
-	}
+	h.Identity, h.RecipeDigest, err = s.identify(c, key, claim)
+	return h, err
+}
+
+// welcome hands a proven wrapper to the owner and, when that takes it, says so.
+// The connection is held back meanwhile: it is the session's link as soon as the
+// owner has it, and a wrapper refuses what comes before the welcome.
+func (s *Server) welcome(c *Conn, h engine.Hello) (refused, failed error) {
 	c.status.Store(&h.Status)
+	c.writeMu.Lock()
+	defer c.writeMu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), acceptBound)
 	defer cancel()
-	err = s.opts.Owner.Hello(ctx, engine.Hello{
-		Key: key, Identity: id, Status: h.Status, Protocol: h.Version, RecipeDigest: digest, Link: c,
-	})
-	if err == nil {
-		s.Forget(key.Session, key.Generation)
+	if err := s.opts.Owner.Hello(ctx, h); err != nil {
+		return err, nil
 	}
-	return h, err
+	s.Forget(h.Key.Session, h.Key.Generation)
+	return nil, c.sendLocked(wire.Frame{Kind: wire.KindWelcome})
 }
 
 // identify proves that the peer is the process that was spawned.
