@@ -73,7 +73,7 @@ func hostileRequests() []hostileRequest {
 		{"a negative grace", "POST", start, `{"spec":{"command":["sleep"],"grace_seconds":-1}}`, rpc.CodeInvalidRequest},
 		{"a huge number", "POST", start, `{"spec":{"command":["sleep"],"reserve_bytes":1e400}}`, rpc.CodeInvalidRequest},
 		{"a long key", "POST", start, `{"key":"` + strings.Repeat("k", 10_000) + `","spec":{"command":["sleep","1000"]}}`, rpc.CodeInvalidRequest},
-		{"a workspace of berth's own", "POST", start, `{"spec":{"command":["sleep"],"workspace":"/"}}`, rpc.CodeInvalidRequest},
+		{"a workspace of somebody else", "POST", start, `{"spec":{"command":["sleep"],"workspace":"/"}}`, rpc.CodeWorkspaceMissing},
 		{"a provider that is not there", "POST", start, `{"spec":{"command":["sleep"],"provider":"magic"}}`, rpc.CodeProvider},
 		{"root as owner", "POST", start, `{"owner":"root","spec":{"command":["sleep"]}}`, rpc.CodeInvalidRequest},
 		{"an unknown owner", "POST", start, `{"owner":"no such user","spec":{"command":["sleep"]}}`, rpc.CodeInvalidRequest},
