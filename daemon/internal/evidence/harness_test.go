@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/berthd/berth/daemon/internal/discover"
 	"github.com/berthd/berth/daemon/internal/discover/discovertest"
 	"github.com/berthd/berth/daemon/internal/sys"
@@ -256,11 +254,6 @@ func pids(procs []discover.Proc) []int {
 		all = append(all, p.PID)
 	}
 	return all
-}
-
-func exits(t testing.TB, pid int) {
-	t.Helper()
-	discovertest.Eventually(t, fmt.Sprintf("process %d has gone", pid), func() bool { return unix.Kill(pid, 0) == unix.ESRCH })
 }
 
 func needRoot(t testing.TB) {
