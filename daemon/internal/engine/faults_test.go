@@ -80,6 +80,33 @@ func TestSilentStart(t *testing.T) {
 	})
 }
 
+// A start that is in one batch with the inventory, behind it, is let through.
+// case T11
+func TestStartWithInventory(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		kill := w.boot("epoch")
+		time.Sleep(time.Minute) // its own inventory is in
+		gate := make(chan struct{})
+		w.e.post(func(t *tx) {
+			t.then(func() { t.e.inventory = false })
+			<-gate // meanwhile the next batch gathers
+		})
+		synctest.Wait()
+		w.e.post(func(t *tx) { t.inventoried(Inventory{Generations: map[string]uint64{}}, nil) })
+		done := make(chan error, 1)
+		go func() {
+			_, err := w.start("x", "")
+			done <- err
+		}()
+		synctest.Wait()
+		close(gate)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		w.finish(kill)
+	})
+}
+
 // What an effect has found out survives a disk on which not even the reserve is
 // left: it is recorded once there is room again. case T45
 func TestReserveSpent(t *testing.T) {

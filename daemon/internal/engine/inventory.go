@@ -42,9 +42,16 @@ func (t *tx) inventoried(inv Inventory, err error) {
 	}
 	t.then(func() {
 		e.inventory = true
+		e.unbar()
+	})
+}
+
+// unbar lets the starts through that wait for the inventory, once it is in.
+func (e *Engine) unbar() {
+	if e.inventory {
 		e.pending = append(e.pending, e.barred...)
 		e.barred = nil
-	})
+	}
 }
 
 func (e *Engine) takeInventoryAgain() {

@@ -58,6 +58,7 @@ func (t *tx) start(req *StartRequest, reply func(Started, error)) {
 			return
 		}
 		t.hold(&t.e.barred, req, reply)
+		t.then(t.e.unbar) // the inventory may have come in with this batch
 		return
 	}
 	key := req.operation(opStart)
