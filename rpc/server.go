@@ -52,6 +52,7 @@ type Server struct {
 	http     *http.Server
 	places   *places
 	names    *names
+	fresh    fresh
 	refusing chan struct{}
 	openapi  func() []byte
 	draining atomic.Bool
@@ -75,6 +76,7 @@ func NewServer(cfg Config) *Server {
 		cfg:      cfg,
 		places:   &places{bounds: cfg.Bounds, perUID: map[uint32]int{}, inFlight: map[uint32]int{}},
 		names:    &names{lookup: cfg.Name, known: map[uint32]knownName{}},
+		fresh:    fresh{conns: map[net.Conn]struct{}{}},
 		refusing: make(chan struct{}, refusals),
 		openapi:  sync.OnceValue(OpenAPI),
 	}
@@ -90,6 +92,7 @@ func NewServer(cfg Config) *Server {
 		IdleTimeout:       cfg.Bounds.IdleTimeout,
 		MaxHeaderBytes:    headerBytes,
 		ErrorLog:          log.New(io.Discard, "", 0), // what matters is told by Panicked and Done
+		ConnState:         s.fresh.note,
 		BaseContext:       func(net.Listener) context.Context { return s.base },
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, peerKey{}, c.(*admittedConn).peer)
@@ -125,6 +128,7 @@ func (s *Server) Serve(l net.Listener) error {
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.draining.Store(true)
 	s.cancelBlocking()
+	s.fresh.end()
 	err := s.http.Shutdown(ctx)
 	s.cancelBase()
 	if err != nil {

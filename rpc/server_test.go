@@ -342,6 +342,20 @@ func (s *stubbornService) Version(context.Context, rpc.Peer) (rpc.VersionReply, 
 	return rpc.VersionReply{}, nil
 }
 
+// A client that has connected and asked for nothing does not hold up the end.
+func TestShutdownWithFreshConnections(t *testing.T) {
+	t.Parallel()
+	_, srv := start(t, rpc.Config{})
+	for range 10 {
+		dial(t, srv.Path)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if err := srv.Shutdown(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestShutdownIsBounded(t *testing.T) {
 	t.Parallel()
 	svc := &stubbornService{newBlocking(), make(chan struct{})}
