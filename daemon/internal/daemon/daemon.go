@@ -230,6 +230,10 @@ func (d *Daemon) shutdown(stopEngine func(), engineDone <-chan error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownBound)
 	defer cancel()
 	serverErr := d.server.Shutdown(ctx)
+	if errors.Is(serverErr, context.DeadlineExceeded) { // a client's fault, not a failure to end
+		d.log.Warn("ending: some clients were cut off", "error", serverErr)
+		serverErr = nil
+	}
 	stopEngine()
 	engineErr := <-engineDone
 	d.wrappers.Close()
