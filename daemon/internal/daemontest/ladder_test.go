@@ -280,6 +280,12 @@ func TestFrozen(t *testing.T) {
 	for _, part := range []string{"", "/work"} {
 		id := "s" + strings.TrimPrefix(part, "/")
 		h.mustStart(t, id, shell(stubborn))
+		h.Until("the agent has its children", patience, func() error {
+			if n := len(membersOf(t, h.leafOf(id, 1))); n < 4 {
+				return fmt.Errorf("there are %d processes", n)
+			}
+			return nil
+		})
 		leaf := h.leafOf(id, 1) + part
 		if err := os.WriteFile(leaf+"/cgroup.freeze", []byte("1"), 0); err != nil {
 			t.Fatal(err)
@@ -296,7 +302,7 @@ func TestFrozen(t *testing.T) {
 	h.Start()
 	for _, id := range []string{"s", "swork"} {
 		all := holdAll(t, membersOf(t, h.leafOf(id, 1)))
-		if len(all) < 3 {
+		if len(all) < 4 {
 			t.Errorf("%s: there are %d processes", id, len(all))
 		}
 		h.mustStop(t, id)
