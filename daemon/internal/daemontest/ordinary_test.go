@@ -21,9 +21,7 @@ import (
 func ordinary(t *testing.T, uid uint32, stops string) *Host {
 	t.Helper()
 	needRoot(t)
-	if left := processesOf(t, int(uid)); len(left) > 0 {
-		t.Skipf("uid %d, which should be free, has processes %v", uid, left)
-	}
+	ownUIDs(t, int(uid))
 	h := New(t, Options{UID: uid, Config: stops + fmt.Sprintf("[sessions]\nreserve_bytes = 0\nreserve_inodes = 0\ngrace = \"300ms\"\ndefault_owner = \"%d\"\n", uid)})
 	h.Start()
 	return h

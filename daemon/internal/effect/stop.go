@@ -20,6 +20,9 @@ const (
 	// wrapperLeave is how long a wrapper may take, after its agent is gone, to
 	// drain the output, write the exit record and leave.
 	wrapperLeave = 2 * time.Second
+	// wrapperReach is how long a live wrapper that is not connected is waited
+	// for; its own retries are a second apart.
+	wrapperReach = 3 * time.Second
 	// pollPause is the time between two looks at a wrapper that is leaving.
 	pollPause = 5 * time.Millisecond
 	// confirmPause is the time between two looks at what was killed.
@@ -35,7 +38,7 @@ func (h *Host) Stop(ctx context.Context, p engine.StopPlan) engine.StopResult {
 	}
 	p.Subject.Link = evidence.Unknown // what it was when the attempt began is no evidence of its end
 	h.announce(&p)
-	if p.Subject.Weak && p.Link != nil {
+	if p.Subject.Weak && (p.Link != nil || h.reach(ctx, &p)) {
 		h.leaveToWrapper(ctx, &p)
 	}
 	leaves, err := h.leavesOf(&p)
@@ -69,6 +72,30 @@ func (h *Host) announce(p *engine.StopPlan) {
 		Reason: p.Reason, By: p.By, Grace: p.Grace, Signal: p.Subject.Weak,
 	}})
 }
+
+// reach waits, where there is no leaf, for a live wrapper that is not connected:
+// it is about to be, and what it runs without a marker would be lost with it.
+func (h *Host) reach(ctx context.Context, p *engine.StopPlan) bool {
+	return waitFor(ctx, wrapperReach, func(ctx context.Context) error {
+		for {
+			if p.Link = p.Linked(); p.Link != nil {
+				h.announce(p)
+				return nil
+			}
+			if seen, _, err := sys.Observe(p.Subject.Wrapper); err != nil || seen != sys.Alive {
+				return errWrapperGone
+			}
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(pollPause):
+			}
+		}
+	})
+}
+
+// errWrapperGone ends the wait for a wrapper.
+var errWrapperGone = errors.New("the wrapper is gone")
 
 // leaveToWrapper waits, where there is no leaf, for the wrapper to run the
 // ladder on its descendants, which only it can list, and to write the exit

@@ -29,6 +29,8 @@ type StopPlan struct {
 	Reason string
 	By     string
 	Link   Link // nil when down
+	// Linked returns the connection of the moment, nil when it is down.
+	Linked func() Link
 }
 
 // StopResult is what a stop attempt has seen at its end.

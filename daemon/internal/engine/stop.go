@@ -112,6 +112,12 @@ func (e *Engine) startAttempt(s *session, effect lease.Effect) {
 		AttemptID: effect.AttemptID, Subject: e.subject(&s.lease, s.link != nil),
 		Whole: effect.Target.Whole(), Grace: e.grace(s.spec), Reason: effect.Reason.String(),
 		By: effect.By, Link: s.link,
+		Linked: func() Link {
+			if v, ok := e.View(s.id); ok {
+				return v.Link
+			}
+			return nil
+		},
 	}
 	w.cancel = e.effect(effect.Deadline-e.opts.Now(), func(ctx context.Context) {
 		defer close(w.done)
