@@ -31,7 +31,7 @@ func (d *Daemon) engineOptions() engine.Options {
 	c := &d.cfg
 	return engine.Options{
 		HostID: d.dir.HostID(), Epoch: d.epoch, UID: uint32(os.Geteuid()),
-		Journal: d.journal, Effects: d.effects(), Rules: rules(c),
+		Journal: d.journal, Effects: d.host, Rules: rules(c),
 		Settings: engine.Settings{
 			StartupTimeout: c.Sessions.StartupTimeout.D(), Grace: c.Sessions.Grace.D(),
 			ReconnectWindow: c.Wrapper.ReconnectWindow.D(), AdoptPatience: 2 * time.Second,

@@ -58,6 +58,7 @@ type Daemon struct {
 	watcher  *spawn.Watcher
 	plugins  *host.Host
 	links    *link.Server
+	host     *effect.Host
 	engine   *engine.Engine
 	api      *api.API
 	server   *rpc.Server
@@ -152,6 +153,7 @@ func (d *Daemon) build(started time.Time) (err error) {
 		CgroupOf: d.tree.PathOf,
 		Logger:   d.log.Named("link"),
 	})
+	d.host = d.effects()
 	d.engine = engine.New(d.engineOptions(), d.loaded)
 	d.loaded = nil // the engine has it; keep no second copy
 	return d.newAPI(started)
@@ -260,15 +262,30 @@ func (d *Daemon) exits() {
 	}
 }
 
-// prove shows that markers of other processes can be read; without that the
-// daemon refuses deletes and says so.
+// prove shows that markers of other processes can be read, without which the
+// daemon refuses deletes and says so, and looks for wrappers of older software.
 func (d *Daemon) prove(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, selfTestBound)
 	defer cancel()
-	if err := d.scanner.SelfTest(ctx); err != nil && ctx.Err() == nil {
-		d.log.Error("other processes' environments cannot be read: deletes are refused", "error", err)
-		d.api.SetDegraded(err)
+	if err := d.scanner.SelfTest(ctx); err != nil {
+		if ctx.Err() == nil {
+			d.log.Error("other processes' environments cannot be read: deletes are refused", "error", err)
+			d.api.SetDegraded(err)
+		}
+		return
 	}
+	seen, err := d.scanner.Scan(ctx)
+	if err != nil {
+		return // only the wrappers of older software are not looked for
+	}
+	legacy := map[string]bool{}
+	for _, p := range seen.Procs {
+		if p.Kind == discover.Legacy && p.Session != "" {
+			legacy[p.Session] = true
+			d.log.Warn("a wrapper of older software runs: stop its session to end it", "session", p.Session, "pid", p.PID, "uid", p.UID)
+		}
+	}
+	d.host.NoteLegacy(legacy)
 }
 
 // sweepTrash erases what earlier deletions have left: a power cut after a purge

@@ -167,3 +167,45 @@ func TestForgedHello(t *testing.T) {
 		}
 	})
 }
+
+// TestLegacyWrapper: a process of older software carries the session's name and
+// no instance. It is listed, never adopted, and a stop of the session ends it.
+func TestLegacyWrapper(t *testing.T) {
+	t.Parallel()
+	needFence(t)
+	h := running(t, "")
+	h.mustStart(t, "old", shell("exec sleep 1000"))
+	h.mustStop(t, "old")
+	cmd := exec.Command("sleep", "1000")
+	cmd.Env = []string{"BERTH_SESSION=old"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: Nobody, Gid: Nobody}}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	legacy := hold(t, cmd.Process.Pid)
+	defer func() {
+		_ = cmd.Process.Kill() // its own child
+		_ = cmd.Wait()
+	}()
+	h.Stop()
+	h.Start() // it looks for such processes at its start
+	h.Until("it is listed", patience, func() error {
+		scan, err := h.Client.Scan(bounded(t))
+		if err != nil {
+			return err
+		}
+		for _, p := range scan.Processes {
+			if p.PID == legacy.pid && p.Kind == "legacy" {
+				return nil
+			}
+		}
+		return fmt.Errorf("not among %+v", scan.Processes)
+	})
+	h.Until("a stop ends it", patience, func() error {
+		h.mustStop(t, "old")
+		if legacy.alive() {
+			return fmt.Errorf("process %d lives", legacy.pid)
+		}
+		return nil
+	})
+}

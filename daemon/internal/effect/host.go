@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/berthd/berth/daemon/internal/discover"
@@ -62,9 +63,6 @@ type Options struct {
 	SpoolFileBytes int64
 	SpoolFiles     int
 	DrainTimeout   time.Duration
-	// Legacy names the sessions of which the scan at start has seen wrappers
-	// of older software.
-	Legacy map[string]bool
 	// KeepGenerations is how many generations' output is kept.
 	KeepGenerations int
 	Logger          hclog.Logger
@@ -74,6 +72,7 @@ type Options struct {
 type Host struct {
 	opts     Options
 	launches chan struct{} // a token per wrapper that may be spawned now
+	legacy   atomic.Pointer[map[string]bool]
 }
 
 var _ engine.Effects = (*Host)(nil)
@@ -83,12 +82,41 @@ func New(opts Options) *Host {
 	return &Host{opts: opts, launches: make(chan struct{}, max(opts.Launches, 1))}
 }
 
+// NoteLegacy names the sessions of which a scan has seen wrappers of older
+// software. Only a stop of such a session pays for a scan to end them.
+func (h *Host) NoteLegacy(sessions map[string]bool) { h.legacy.Store(&sessions) }
+
 // Observe asks the witnesses.
 func (h *Host) Observe(ctx context.Context, s evidence.Subject, full bool) evidence.Report {
+	h.widen(&s)
 	if full {
 		return h.opts.Prober.Full(ctx, s)
 	}
 	return h.opts.Prober.Quick(ctx, s)
+}
+
+// widen makes a subject that is a whole session be about whichever of its
+// leaves is populated: there may be another than the one that its lease names.
+func (h *Host) widen(s *evidence.Subject) {
+	if s.Instance != "" || h.opts.Tree.Mode() == cgroupfs.None {
+		return
+	}
+	names, err := h.opts.Tree.List()
+	if err != nil {
+		return // the named leaf is asked, and cannot answer either
+	}
+	for _, name := range names {
+		session, _, ok := cgroupfs.ParseLeafName(name)
+		if !ok || session != s.Session {
+			continue
+		}
+		if leaf, err := h.opts.Tree.Open(name); err == nil {
+			if populated, err := leaf.Populated(); err != nil || populated {
+				s.LeafName, s.LeafPath, s.LeafParentInode, s.Weak = name, leaf.Path(), h.opts.Tree.Inode(), false
+				return
+			}
+		}
+	}
 }
 
 // Exit reads the exit record of an instance.

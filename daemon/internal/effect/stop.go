@@ -274,6 +274,9 @@ func (h *Host) signalStrays(p *engine.StopPlan, r *evidence.Report, signal unix.
 	}
 }
 
-// hasLegacy reports whether the scan at start has seen wrappers of older
-// software under the session's name; only a stop of the whole session ends them.
-func (h *Host) hasLegacy(p *engine.StopPlan) bool { return p.Whole && h.opts.Legacy[p.Subject.Session] }
+// hasLegacy reports whether wrappers of older software were seen under the
+// session's name; only a stop of the whole session ends them.
+func (h *Host) hasLegacy(p *engine.StopPlan) bool {
+	seen := h.legacy.Load()
+	return p.Whole && seen != nil && (*seen)[p.Subject.Session]
+}

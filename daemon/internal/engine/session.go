@@ -2,6 +2,8 @@ package engine
 
 import (
 	"context"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/berthd/berth/daemon/internal/evidence"
@@ -77,18 +79,34 @@ func identity(l *record.Lease) sys.Identity {
 func (e *Engine) subject(l *record.Lease, linkUp bool) evidence.Subject {
 	s := evidence.Subject{
 		HostID: e.opts.HostID, Session: l.Session, Instance: l.Instance, Generation: l.Generation,
-		OwnerUID: l.UID, DaemonUID: e.opts.UID,
+		OwnerUID: l.UID, DaemonUID: e.opts.UID, Escapable: l.UID == e.opts.UID,
 		LeafPath: l.Wrapper.Leaf, LeafParentInode: l.Wrapper.LeafParentInode,
-		Weak: l.Wrapper.Leaf == "", Escapable: l.UID == e.opts.UID,
 		Wrapper: identity(l), Since: l.Wrapper.Since,
 	}
 	if l.Generation > 0 {
 		s.LockPath = e.opts.GenerationDir(l.Session, l.Generation) + "/lock"
+	} else {
+		e.rebase(&s, l)
 	}
+	s.Weak = s.LeafPath == ""
 	if linkUp {
 		s.Link, s.LinkAt = evidence.Present, e.opts.Now()
 	}
 	return s
+}
+
+// rebase makes a subject without an instance be about the tree of today. That
+// the last leaf is gone was proven when the session became vacant; the tree it
+// was in may be gone since, by a reboot or by the end of an empty daemon, and
+// one that is made anew must not leave its end in doubt for ever.
+func (e *Engine) rebase(s *evidence.Subject, l *record.Lease) {
+	tree, inode := e.opts.Leaf(l.Session, 1)
+	if l.Wrapper.Leaf != "" && tree != "" {
+		s.LeafPath, s.LeafParentInode = filepath.Join(filepath.Dir(tree), filepath.Base(l.Wrapper.Leaf)), inode
+	}
+	if boot, _, _ := strings.Cut(e.opts.Epoch, ":"); l.Wrapper.BootID != boot {
+		s.Since = 0 // a time of another boot says nothing in this one
+	}
 }
 
 // problem is one line on what is wrong with a session, empty = nothing.
