@@ -16,7 +16,7 @@ import (
 
 // Open makes the base PARENT/NAME, or finds it, and proves on a throw-away child that this process can
 // make cgroups there, clone into them and kill what is in them. An empty parent means: the mount's root,
-// where that is allowed, else the process's own cgroup if it was delegated to it.
+// where that is allowed, else the nearest cgroup above the process's own that was delegated, else its own.
 //
 // Where the proof fails the result is a Tree of Mode None whose Reason says why, and no error: the host
 // runs with weaker evidence then. An error means that an argument makes no sense.
@@ -46,18 +46,26 @@ func Open(parent, name string) (*Tree, error) {
 	return &Tree{reason: strings.Join(reasons, "; ")}, nil
 }
 
-// candidates are the parents worth trying: the root of the mount; what was delegated to the unit when
-// systemd put us into a subgroup of it (DelegateSubgroup=); our own cgroup.
+// candidates are the parents worth trying: the root of the mount; what was delegated to the unit that we
+// are in at some depth, because systemd put us into a subgroup of it (DelegateSubgroup=) or because it is
+// a user's own manager (user@.service), whose cgroup outlives the scope or service of the moment and can
+// hand controllers down, as it holds no processes itself; our own cgroup.
 func candidates(mount string) []string {
 	c := []string{mount}
 	own, err := PathOf(0, mount)
 	if err != nil || own == mount {
 		return c
 	}
-	if up := path.Dir(own); up != mount && delegated(up) && !delegated(own) {
-		c = append(c, up)
+	for up := own; up != mount && up != "/"; up = path.Dir(up) {
+		if delegated(up) {
+			c = append(c, up)
+			break
+		}
 	}
-	return append(c, own)
+	if !slices.Contains(c, own) {
+		c = append(c, own)
+	}
+	return c
 }
 
 // delegated asks for the mark that systemd leaves on a cgroup it will not touch any more, see the

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -172,6 +173,55 @@ func TestOpenDelegated(t *testing.T) {
 	if err := errors.Join(l.Freeze(bound(t)), l.Kill(), l.WaitEmpty(bound(t)), l.Remove(bound(t)), tree.Remove(), tree.Close()); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// A user's service or scope is deep in what was delegated to its manager, which has no processes itself:
+// the base is made there, so that it outlives the scope, and gets what controllers there are.
+func TestOpenDelegatedAbove(t *testing.T) {
+	t.Parallel()
+	attr := asNobody()
+	if os.Getenv(innerEnv) == "" {
+		tree := base(t)
+		manager := filepath.Join(tree.Path(), "manager")
+		scope := filepath.Join(manager, "app.slice", "tab.scope")
+		if err := os.MkdirAll(scope, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Setxattr(manager, "user.delegate", []byte("1"), 0); err != nil {
+			t.Skipf("no attributes of users on cgroups (Linux 5.7): %v", err)
+		}
+		for _, dir := range []string{manager, filepath.Dir(scope), scope} {
+			for _, f := range []string{"", "cgroup.procs", "cgroup.subtree_control", "cgroup.threads"} {
+				if err := os.Chown(filepath.Join(dir, f), nobody, nobody); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		dir, err := os.Open(scope)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer dir.Close()
+		attr.UseCgroupFD, attr.CgroupFD = true, int(dir.Fd())
+	}
+	if !inner(t, attr) {
+		return
+	}
+	tree, err := Open("", "mine")
+	if err != nil || tree.Mode() == None {
+		t.Fatalf("%+v, %v", tree, err)
+	}
+	if !strings.HasSuffix(tree.Path(), "/manager/mine") {
+		t.Errorf("base %q", tree.Path())
+	}
+	make1(t, tree, LeafName("s", 1))
+	has := controllers(tree.fd(), "cgroup.controllers")
+	for _, c := range wanted {
+		if slices.Contains(has, c) != slices.Contains(tree.Controllers(), c) {
+			t.Errorf("of %v only %v are handed down", has, tree.Controllers())
+		}
+	}
+	clear1(t, tree)
 }
 
 func TestOpenSaysWhyNot(t *testing.T) {
