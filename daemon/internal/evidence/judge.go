@@ -6,8 +6,8 @@ import "fmt"
 // one witness the worst counts; a witness that is missing was not asked and is unknown.
 //
 // Absence needs every one of these:
-//   - the leaf is gone from under the parent that was recorded, or holds no live process; where no leaf
-//     was made this cannot be asked, and the verdict is weak;
+//   - the leaf is gone from under the parent that was recorded, or with it, or holds no live process; where
+//     no leaf was made this cannot be asked, and the verdict is weak;
 //   - so is every further cgroup that the lease lists;
 //   - nobody holds the generation's lock; a holder that was found and proven a stranger does not count,
 //     unless there is a leaf and it does not say absent;

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"sync"
 
 	"github.com/berthd/berth/daemon/internal/discover"
 	"github.com/berthd/berth/daemon/internal/sys"
@@ -30,6 +31,7 @@ type Prober struct {
 	scanner *discover.Scanner
 	state   *os.File
 	share   share
+	lost    sync.Map // ids of trees that are proven gone, for good
 }
 
 // NewProber opens the state directory.
@@ -126,12 +128,8 @@ func (p *Prober) quick(ctx context.Context, s *Subject) ([]Witness, lockFile) {
 // askLeaf asks the fence.
 func (p *Prober) askLeaf(s *Subject) Witness {
 	w := Witness{Name: Leaf, At: sys.Now()}
-	if p.tree == nil || p.tree.Mode() == cgroupfs.None {
-		w.Detail = "no cgroup tree now, there was one when the leaf was made"
-		return w
-	}
-	if p.tree.Inode() != s.LeafParentInode {
-		w.Detail = fmt.Sprintf("made below inode %d, the tree is %d now", s.LeafParentInode, p.tree.Inode())
+	if p.tree == nil || p.tree.Mode() == cgroupfs.None || p.tree.Inode() != s.LeafParentInode {
+		p.askLost(s, &w)
 		return w
 	}
 	leaf, err := p.tree.Open(s.leafName())
@@ -151,6 +149,33 @@ func (p *Prober) askLeaf(s *Subject) Witness {
 	}
 	return w
 }
+
+// askLost asks for a leaf that was made in another tree than the one of now: the daemon runs elsewhere, or
+// an ordinary user's tree went with the user's last process. That the leaf is missing here says nothing.
+// But when the kernel has no such tree any more, nothing that was in it is left.
+func (p *Prober) askLost(s *Subject, w *Witness) {
+	base := s.LeafParentInode
+	if _, known := p.lost.Load(base); known {
+		w.Answer, w.Detail = Absent, lostDetail
+		return
+	}
+	w.Detail = "no cgroup tree now, there was one when the leaf was made"
+	if p.tree != nil && p.tree.Mode() != cgroupfs.None {
+		w.Detail = fmt.Sprintf("made below inode %d, the tree is %d now", base, p.tree.Inode())
+	}
+	gone, err := cgroupfs.Gone(base)
+	switch {
+	case gone:
+		p.lost.Store(base, struct{}{})
+		w.Answer, w.Detail = Absent, lostDetail
+	case err != nil:
+		w.Detail += "; " + err.Error()
+	default:
+		w.Detail += ", and that one still exists"
+	}
+}
+
+const lostDetail = "gone with the tree that it was made in"
 
 // conclude judges the witnesses.
 func (r *Report) conclude() {

@@ -219,13 +219,24 @@ func TestTreeThatIsNotTheRecordedOne(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	p := h.newPlace("replaced", 1)
-	p.s.LeafParentInode++
+	other := h.newPlace("other", 1)
+	p.s.LeafParentInode = other.leaf.Inode() // it exists, and is no parent of ours
 	want(t, "another parent", p.full(), Unknown, "leaf: unknown: made below inode")
 	p.s.LeafParentInode = 0
 	want(t, "no parent recorded", p.full(), Unknown, "leaf: unknown")
 	bare := newBareHost(t)
 	p.s.LockPath = ""
 	want(t, "no tree any more", bare.Full(t.Context(), p.s), Unknown, "leaf: unknown: no cgroup tree")
+
+	p.s.LeafParentInode = other.leaf.Inode()
+	want(t, "no tree, and the parent exists", bare.Full(t.Context(), p.s), Unknown, "leaf: unknown: no cgroup tree")
+	if err := other.leaf.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second time it is known
+		want(t, "the parent is gone", p.full(), Absent, "leaf: gone with the tree")
+		want(t, "no tree, and the parent is gone", bare.Full(t.Context(), p.s), Absent, "leaf: gone with the tree")
+	}
 }
 
 // What cannot be asked is unknown; running out of time is no absence.
