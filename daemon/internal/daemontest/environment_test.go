@@ -20,7 +20,7 @@ func TestEnvironment(t *testing.T) {
 	h := New(t, Options{Config: quickTables(), Env: []string{
 		"API_TOKEN=" + canary, "NOTIFY_SOCKET=/run/" + canary, "WATCHDOG_USEC=1000000", "WATCHDOG_PID=1",
 		"LISTEN_FDS=3", "LISTEN_PID=1", "LISTEN_FDNAMES=" + canary, "CREDENTIALS_DIRECTORY=/run/" + canary,
-		"LD_PRELOAD_" + canary + "=x", "BERTH_SESSION=" + canary,
+		"LD_PRELOAD_" + canary + "=x",
 	}})
 	h.Start()
 	spec := shell("exec sleep 1000")

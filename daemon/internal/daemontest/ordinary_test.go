@@ -22,9 +22,13 @@ func ordinary(t *testing.T, uid uint32, stops string) *Host {
 	t.Helper()
 	needRoot(t)
 	ownUIDs(t, int(uid))
-	h := New(t, Options{UID: uid, Config: stops + fmt.Sprintf("[sessions]\nreserve_bytes = 0\nreserve_inodes = 0\ngrace = \"300ms\"\ndefault_owner = \"%d\"\n", uid)})
+	h := New(t, Options{UID: uid, Config: ordinaryConfig(uid, stops)})
 	h.Start()
 	return h
+}
+
+func ordinaryConfig(uid uint32, stops string) string {
+	return stops + fmt.Sprintf("[sessions]\nreserve_bytes = 0\nreserve_inodes = 0\ngrace = \"300ms\"\ndefault_owner = \"%d\"\n", uid)
 }
 
 // TestOrdinaryUser: without root and without cgroups sessions start, survive a
@@ -123,7 +127,7 @@ func TestOrdinaryRunaways(t *testing.T) {
 // locker starts a process that will lock whatever file it is told of. The
 // function tells it, returns when it waits for the lock, and the channel is
 // closed once it has it.
-func (h *Host) locker(t *testing.T, uid uint32) (p process, lock func(path string) <-chan struct{}) {
+func locker(t *testing.T, uid uint32) (p process, lock func(h *Host, path string) <-chan struct{}) {
 	t.Helper()
 	// F_OFD_SETLKW is 38, the packed struct flock that of 64-bit machines: fcntl_locking(2), <fcntl.h>.
 	const script = `$p = <STDIN>; chomp $p; open(F, "+<", $p) or die; $l = pack("ssx4qqix4", 1, 0, 0, 0, 0); fcntl(F, 38, $l) or die; syswrite(STDOUT, "locked\n"); sleep 1000`
@@ -155,7 +159,7 @@ func (h *Host) locker(t *testing.T, uid uint32) (p process, lock func(path strin
 		<-locked
 		_ = cmd.Wait()
 	})
-	return p, func(path string) <-chan struct{} {
+	return p, func(h *Host, path string) <-chan struct{} {
 		t.Helper()
 		if _, err := io.WriteString(stdin, path+"\n"); err != nil {
 			t.Fatal(err)
@@ -184,10 +188,12 @@ func (h *Host) locker(t *testing.T, uid uint32) (p process, lock func(path strin
 func TestOrdinaryForgedEvidence(t *testing.T) {
 	t.Parallel()
 	const uid = 61202
-	h := ordinary(t, uid, quickStops)
-	holder, lock := h.locker(t, uid)
+	ownUIDs(t, uid)
+	holder, lock := locker(t, uid) // older than the session, by more than a clock tick
+	h := New(t, Options{UID: uid, Config: ordinaryConfig(uid, quickStops)})
+	h.Start()
 	victim := h.mustStart(t, "victim", shell("exec sleep 1000"))
-	locked := lock(fmt.Sprintf("%s/sessions/victim/g%d/lock", h.State, victim.Generation))
+	locked := lock(h, fmt.Sprintf("%s/sessions/victim/g%d/lock", h.State, victim.Generation))
 	other := bystander(t, h.markersOf(victim), nil) // of root
 	kinds, e := h.kindsOf(t, "victim")
 	if e.Verdict != "present" || kinds[victim.AgentPID] != "member" || kinds[other.pid] == "member" || kinds[holder.pid] == "member" {
@@ -214,8 +220,8 @@ func TestOrdinaryDoubt(t *testing.T) {
 	h := ordinary(t, uid, "[stop]\nattempts = 2\nattempt_deadline = \"1s\"\ndelays = [\"50ms\"]\n")
 	for _, id := range []string{"abandoned", "settled"} {
 		victim := h.mustStart(t, id, shell("exec sleep 1000"))
-		holder, lock := h.locker(t, uid)
-		locked := lock(fmt.Sprintf("%s/sessions/%s/g%d/lock", h.State, id, victim.Generation))
+		holder, lock := locker(t, uid)
+		locked := lock(h, fmt.Sprintf("%s/sessions/%s/g%d/lock", h.State, id, victim.Generation))
 		if _, err := h.Client.Stop(bounded(t), id, rpc.StopRequest{}); err != nil {
 			t.Fatal(err)
 		}

@@ -43,7 +43,6 @@ func TestSendOnce(t *testing.T) {
 		h.Start()
 	}
 	h.send(t, "s", rpc.SendRequest{Message: "eof", EOF: true})
-	h.send(t, "s", rpc.SendRequest{Message: "m3", Data: []byte("message 3\n")}) // a repeat is answered for ever
 	if s := h.untilVacant(t, "s"); s.Exit.Kind != "code" || s.Exit.Code != 0 {
 		t.Errorf("exit %+v", s.Exit)
 	}
