@@ -81,7 +81,7 @@ func TestForgedEvidence(t *testing.T) {
 	h := running(t, "")
 	victim := h.mustStart(t, "victim", shell("exec sleep 1000"))
 	markers := h.markersOf(victim)
-	outside := bystander(t, markers, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 61001, Gid: 61001}})
+	outside := bystander(t, markers, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(strangerUID), Gid: uint32(strangerUID)}})
 	root := bystander(t, markers[:2], nil) // of the daemon's own user, without an instance
 	sameUser := exec.Command("sleep", "1000")
 	sameUser.Env = markers

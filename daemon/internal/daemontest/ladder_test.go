@@ -14,52 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// processesOf lists the live processes of a uid.
-func processesOf(t *testing.T, uid int) []int {
-	t.Helper()
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var pids []int
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		status, err := os.ReadFile("/proc/" + e.Name() + "/status")
-		if err != nil || strings.Contains(string(status), "\nState:\tZ") {
-			continue
-		}
-		if strings.Contains(string(status), fmt.Sprintf("\nUid:\t%d\t", uid)) {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}
-
-// ownUIDs makes the uids the test's own: it is skipped when somebody has
-// processes of one, and what is left of them after it is a fault, and is ended.
-func ownUIDs(t *testing.T, uids ...int) {
-	t.Helper()
-	for _, uid := range uids {
-		if left := processesOf(t, uid); len(left) > 0 {
-			t.Skipf("uid %d, which should be free, has processes %v", uid, left)
-		}
-	}
-	t.Cleanup(func() {
-		for _, uid := range uids {
-			for _, pid := range processesOf(t, uid) {
-				t.Errorf("process %d of uid %d was left", pid, uid)
-				_ = unix.Kill(pid, unix.SIGKILL)
-			}
-		}
-	})
-}
-
-// runaways are agents that do all they can to outlive their stop. Each runs
-// under a uid of its own, so that a bound on processes is its own and what is
-// left of it can be counted.
+// runaways are agents that do all they can to outlive their stop.
 var runaways = map[string]string{
 	// A daemon of its own session whose parents are gone, one without any
 	// marker in its environment, and one that is stopped.
@@ -81,12 +36,9 @@ var runaways = map[string]string{
 func TestRunaways(t *testing.T) {
 	t.Parallel()
 	needFence(t)
-	const first = 61011
-	ownUIDs(t, first, first+1, first+2)
 	h := running(t, "")
-	uid := first - 1
 	for id, script := range runaways {
-		uid++
+		uid := ownUID(t)
 		bound := "--nproc=50"
 		if id == "hopper" { // one process, but who is not yet reaped counts
 			bound = "--nproc=400"

@@ -18,16 +18,14 @@ import (
 
 // ordinary makes a host whose daemon runs as an ordinary user of its own, who
 // has no other process.
-func ordinary(t *testing.T, uid uint32, stops string) *Host {
+func ordinary(t *testing.T, uid int, stops string) *Host {
 	t.Helper()
-	needRoot(t)
-	ownUIDs(t, int(uid))
-	h := New(t, Options{UID: uid, Config: ordinaryConfig(uid, stops)})
+	h := New(t, Options{UID: uint32(uid), Config: ordinaryConfig(uid, stops)})
 	h.Start()
 	return h
 }
 
-func ordinaryConfig(uid uint32, stops string) string {
+func ordinaryConfig(uid int, stops string) string {
 	return stops + fmt.Sprintf("[sessions]\nreserve_bytes = 0\nreserve_inodes = 0\ngrace = \"300ms\"\ndefault_owner = \"%d\"\n", uid)
 }
 
@@ -36,7 +34,7 @@ func ordinaryConfig(uid uint32, stops string) string {
 // it is weak. case A1, J6
 func TestOrdinaryUser(t *testing.T) {
 	t.Parallel()
-	const uid = 61200
+	uid := ownUID(t)
 	h := ordinary(t, uid, quickStops)
 	status := h.status(t)
 	if status.Cgroup != "none" || status.Evidence != "weak" {
@@ -74,7 +72,7 @@ func TestOrdinaryUser(t *testing.T) {
 	if left := processesOf(t, uid); len(left) != 2 { // the daemon and its provider
 		t.Errorf("processes %v are left", left)
 	}
-	_, err := h.Client.Start(bounded(t), "roots", rpc.StartRequest{Owner: "61299", Spec: shell("exit 0")})
+	_, err := h.Client.Start(bounded(t), "roots", rpc.StartRequest{Owner: fmt.Sprint(otherUID), Spec: shell("exit 0")})
 	refused(t, err, rpc.CodeForbidden)
 }
 
@@ -84,7 +82,7 @@ func TestOrdinaryUser(t *testing.T) {
 // wrapper killed, as far as markers tell. case T21, T22, T34, T02
 func TestOrdinaryRunaways(t *testing.T) {
 	t.Parallel()
-	const uid = 61201
+	uid := ownUID(t)
 	h := ordinary(t, uid, quickStops)
 	h.pluginOf(t)
 	idle := len(processesOf(t, uid)) // the daemon and its provider
@@ -127,14 +125,14 @@ func TestOrdinaryRunaways(t *testing.T) {
 // locker starts a process that will lock whatever file it is told of. The
 // function tells it, returns when it waits for the lock, and the channel is
 // closed once it has it.
-func locker(t *testing.T, uid uint32) (p process, lock func(h *Host, path string) <-chan struct{}) {
+func locker(t *testing.T, uid int) (p process, lock func(h *Host, path string) <-chan struct{}) {
 	t.Helper()
 	// F_OFD_SETLKW is 38, the packed struct flock that of 64-bit machines: fcntl_locking(2), <fcntl.h>.
 	const script = `$p = <STDIN>; chomp $p; open(F, "+<", $p) or die; $l = pack("ssx4qqix4", 1, 0, 0, 0, 0); fcntl(F, 38, $l) or die; syswrite(STDOUT, "locked\n"); sleep 1000`
 	cmd := exec.Command("perl", "-e", script)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -187,10 +185,9 @@ func locker(t *testing.T, uid uint32) (p process, lock func(h *Host, path string
 // signalled. case T19, B13
 func TestOrdinaryForgedEvidence(t *testing.T) {
 	t.Parallel()
-	const uid = 61202
-	ownUIDs(t, uid)
+	uid := ownUID(t)
 	holder, lock := locker(t, uid) // older than the session, by more than a clock tick
-	h := New(t, Options{UID: uid, Config: ordinaryConfig(uid, quickStops)})
+	h := New(t, Options{UID: uint32(uid), Config: ordinaryConfig(uid, quickStops)})
 	h.Start()
 	victim := h.mustStart(t, "victim", shell("exec sleep 1000"))
 	locked := lock(h, fmt.Sprintf("%s/sessions/victim/g%d/lock", h.State, victim.Generation))
@@ -216,7 +213,7 @@ func TestOrdinaryForgedEvidence(t *testing.T) {
 // operator, settles the lease. case B13, C10, C2
 func TestOrdinaryDoubt(t *testing.T) {
 	t.Parallel()
-	const uid = 61205
+	uid := ownUID(t)
 	h := ordinary(t, uid, "[stop]\nattempts = 2\nattempt_deadline = \"1s\"\ndelays = [\"50ms\"]\n")
 	for _, id := range []string{"abandoned", "settled"} {
 		victim := h.mustStart(t, id, shell("exec sleep 1000"))
@@ -254,7 +251,7 @@ func TestOrdinaryDoubt(t *testing.T) {
 // leaf tells who is who: the stranger lives. case T14, T15
 func TestOrdinaryStrangers(t *testing.T) {
 	t.Parallel()
-	const uid = 61203
+	uid := ownUID(t)
 	h := ordinary(t, uid, quickStops)
 	stranger := bystander(t, nil, nil)
 	ids := []string{"recycled", "init", "gone"}
@@ -307,7 +304,7 @@ func (h *Host) chownJournal(t *testing.T, uid int) {
 // case T76
 func TestOrdinarySocket(t *testing.T) {
 	t.Parallel()
-	const uid = 61204
+	uid := ownUID(t)
 	h := ordinary(t, uid, quickStops)
 	as(t, strangerUID, strangerUID, nil, func() {
 		if c, err := h.dial("berth.sock"); err == nil {

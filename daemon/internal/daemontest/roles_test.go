@@ -14,13 +14,13 @@ import (
 )
 
 // The users of these tests have no names and no processes but the tests' own.
-const (
-	strangerUID = 61100
-	readerUID   = 61101
-	userUID     = 61102
-	otherUID    = 61103
-	operatorUID = 61104
-	accessGID   = 61150
+var (
+	strangerUID = uidBase() + 50
+	readerUID   = uidBase() + 51
+	userUID     = uidBase() + 52
+	otherUID    = uidBase() + 53
+	operatorUID = uidBase() + 54
+	accessGID   = uidBase() + 55
 )
 
 // by makes one request as another user.
