@@ -280,10 +280,12 @@ func (d *Daemon) prove(ctx context.Context) {
 	}
 	legacy := map[string]bool{}
 	for _, p := range seen.Procs {
-		if p.Kind == discover.Legacy && p.Session != "" {
+		if p.Kind == discover.Legacy && p.Session != "" && p.PID != os.Getpid() {
 			legacy[p.Session] = true
-			d.log.Warn("a wrapper of older software runs: stop its session to end it", "session", p.Session, "pid", p.PID, "uid", p.UID)
 		}
+	}
+	if len(legacy) > 0 { // no names: they are whatever somebody has put into an environment
+		d.log.Warn("wrappers of older software run, see berthctl scan; a stop of the session ends them", "sessions", len(legacy))
 	}
 	d.host.NoteLegacy(legacy)
 }
