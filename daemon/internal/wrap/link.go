@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/berthd/berth/rpc/wire"
@@ -20,10 +21,12 @@ type link struct {
 	notes   limiter
 	dialer  dialer
 	timer   *time.Timer
+	first   sync.Once
+	tried   chan struct{} // closed when the first hello is on its way, or cannot be
 }
 
 func newLink(w *wrapper) *link {
-	l := &link{w: w, exited: make(chan struct{}), quit: make(chan struct{}), ended: make(chan struct{})}
+	l := &link{w: w, exited: make(chan struct{}), quit: make(chan struct{}), ended: make(chan struct{}), tried: make(chan struct{})}
 	l.dialer.path = w.launch.Socket
 	l.timer = time.NewTimer(0)
 	return l
@@ -50,6 +53,7 @@ func (l *link) run() {
 		if err == nil {
 			err = l.serve(conn)
 		}
+		l.first.Do(func() { close(l.tried) })
 		if l.leaving || l.stopped() {
 			return
 		}
@@ -177,7 +181,9 @@ func (c *conn) write(f *wire.Frame) error {
 // talk is the conversation.
 func (c *conn) talk() error {
 	w := c.link.w
-	if err := c.write(w.hello()); err != nil {
+	err := c.write(w.hello())
+	c.link.first.Do(func() { close(c.link.tried) })
+	if err != nil {
 		return err
 	}
 	beat := time.NewTicker(w.launch.HeartbeatEvery)

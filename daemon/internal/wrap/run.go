@@ -183,9 +183,11 @@ func (w *wrapper) supervise() int {
 }
 
 // settle does what the disk has to do for an agent that runs, and that the hello
-// need not wait for.
+// need not wait for: with one processor a call that the disk holds up would hold
+// up the hello too, until the runtime notices.
 func (w *wrapper) settle() {
 	defer close(w.settled)
+	<-w.link.tried
 	w.writeRunning()
 	w.makeReserve()
 }
