@@ -300,6 +300,27 @@ func (h *Host) chownJournal(t *testing.T, uid int) {
 	}
 }
 
+// TestOrdinaryStartInterrupted: the daemon is killed before there was a wrapper.
+// Without a leaf only the scan tells that nothing lives; the next daemon asks it,
+// instead of waiting for the startup deadline. case A20, T09, C7
+func TestOrdinaryStartInterrupted(t *testing.T) {
+	t.Parallel()
+	h := ordinary(t, ownUID(t), quickStops)
+	plugin := h.pluginOf(t)
+	plugin.signal(t, unix.SIGSTOP)
+	done := h.beginStart(t, "s")
+	h.Kill()
+	<-done
+	h.Start()
+	s := h.untilVacant(t, "s")
+	if s.NextGeneration != 2 || s.Exit == nil || s.Exit.Kind != "unknown" {
+		t.Errorf("%+v, exit %+v", s, s.Exit)
+	}
+	if again := h.mustStart(t, "s", nil); again.Generation != 2 {
+		t.Errorf("%+v", again)
+	}
+}
+
 // TestOrdinarySocket: the daemon of one user is out of reach of the others.
 // case T76
 func TestOrdinarySocket(t *testing.T) {

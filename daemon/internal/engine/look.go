@@ -218,7 +218,8 @@ func (t *tx) present(d *draft, look *sighting) {
 // at all of them where the wrapper is dead and only the scan can tell of the rest.
 func (t *tx) unknown(d *draft, look *sighting) {
 	t.then(func() {
-		if !look.full && processGone(&look.report) {
+		// Where no process was recorded there is none to be seen gone.
+		if !look.full && (processGone(&look.report) || d.lease.Wrapper.PID == 0) {
 			t.e.look(d.s, true)
 			return
 		}
