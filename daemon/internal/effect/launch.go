@@ -41,7 +41,7 @@ func (h *Host) Launch(ctx context.Context, p engine.LaunchPlan) error {
 			return err
 		}
 		recipe, err = h.prepare(bothCtx, p)
-		return errors.Join(err, h.opts.Dir.SyncGenerationDir(p.Key.Session))
+		return err
 	})
 	both.Go(func() (err error) {
 		at, err = h.park(bothCtx, p, dir)
@@ -57,8 +57,20 @@ func (h *Host) Launch(ctx context.Context, p engine.LaunchPlan) error {
 	if err != nil && at.parked != nil {
 		return errors.Join(err, at.parked.Abort())
 	}
-	h.pruneGenerations(p.Key.Session, p.Key.Generation)
+	if err == nil {
+		h.tidy(p.Key)
+	}
 	return err
+}
+
+// tidy does what a launch owes the disk and nobody waits for: it makes the
+// instance's directory last, with what the wrapper will write there, and removes
+// what is too old to keep.
+func (h *Host) tidy(key engine.WrapperKey) {
+	if err := h.opts.Dir.SyncGenerationDir(key.Session); err != nil {
+		h.opts.Logger.Warn("the instance's directory may not outlive a power cut", "session", key.Session, "error", err)
+	}
+	h.pruneGenerations(key.Session, key.Generation)
 }
 
 // berth is where an instance's wrapper waits for its recipe.
