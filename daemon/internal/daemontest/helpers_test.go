@@ -1,8 +1,8 @@
 package daemontest
 
 import (
-	"bufio"
 	"bytes"
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -305,27 +305,6 @@ func membersOf(t *testing.T, dir string) []int {
 	})
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
 		t.Fatal(err)
-	}
-	return pids
-}
-
-// cmdlinesWith lists the live processes whose command line contains text.
-func cmdlinesWith(t *testing.T, text string) []int {
-	t.Helper()
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var pids []int
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil || pid == os.Getpid() {
-			continue
-		}
-		line, err := os.ReadFile("/proc/" + e.Name() + "/cmdline") // empty for zombies
-		if err == nil && bytes.Contains(line, []byte(text)) {
-			pids = append(pids, pid)
-		}
 	}
 	return pids
 }
