@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -100,6 +101,12 @@ func TestForgedEvidence(t *testing.T) {
 		return err
 	})
 	inside := hold(t, pid)
+	h.Until("the forger carries the markers", patience, func() error {
+		if env := environ(t, pid); !slices.Contains(env, markers[1]) {
+			return fmt.Errorf("it has %v", env)
+		}
+		return nil
+	})
 	_, granted := h.lockWaiter(t, victim, 0)
 
 	kinds, e := h.kindsOf(t, "victim")

@@ -219,10 +219,15 @@ func TestOrdinaryDoubt(t *testing.T) {
 		victim := h.mustStart(t, id, shell("exec sleep 1000"))
 		holder, lock := locker(t, uid)
 		locked := lock(h, fmt.Sprintf("%s/sessions/%s/g%d/lock", h.State, id, victim.Generation))
+		daemon := hold(t, h.PID())
+		daemon.signal(t, unix.SIGSTOP) // it must not look before the lock has passed on
+		hold(t, victim.PID).signal(t, unix.SIGKILL)
+		hold(t, victim.AgentPID).signal(t, unix.SIGKILL)
+		<-locked
+		daemon.signal(t, unix.SIGCONT)
 		if _, err := h.Client.Stop(bounded(t), id, rpc.StopRequest{}); err != nil {
 			t.Fatal(err)
 		}
-		<-locked
 		s := h.until(t, id, "is quarantined", func(s rpc.Session) bool { return s.State == "quarantined" })
 		_, e := h.kindsOf(t, id)
 		if !strings.Contains(strings.Join(e.Notes, "\n"), fmt.Sprint(holder.pid)) || e.Verdict != "unknown" {
