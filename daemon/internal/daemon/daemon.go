@@ -33,6 +33,8 @@ import (
 )
 
 const (
+	// lookBound bounds how long wrappers are kept waiting at start.
+	lookBound = 500 * time.Millisecond
 	// selfTestBound bounds the proof that other processes can be read.
 	selfTestBound = 30 * time.Second
 	// shutdownBound bounds the end of what the operators' socket still serves.
@@ -209,7 +211,7 @@ func (d *Daemon) serve(ctx context.Context, started time.Time) error {
 	engineDone := make(chan error, 1)
 	go func() { engineDone <- d.engine.Run(engineCtx) }() // ended below
 	go d.exits()                                          // ends with the watcher
-	go func() { failures <- d.links.Serve(d.wrappers) }() // ends with the listener
+	go func() { failures <- d.serveWrappers() }()         // ends with the listener
 	go func() { failures <- d.server.Serve(d.operators) }()
 	d.plugins.Start(engineCtx)
 	go d.prove(engineCtx) // bounded
@@ -226,6 +228,17 @@ func (d *Daemon) serve(ctx context.Context, started time.Time) error {
 	}
 	d.log.Info("ending; wrappers live on")
 	return errors.Join(failure, d.shutdown(stopEngine, engineDone))
+}
+
+// serveWrappers lets wrappers call once those of an earlier daemon have been
+// looked at, which takes less than a tenth of a millisecond each. They wait in
+// the listener's queue meanwhile, for a bounded time.
+func (d *Daemon) serveWrappers() error {
+	select {
+	case <-d.engine.Looked():
+	case <-time.After(lookBound):
+	}
+	return d.links.Serve(d.wrappers)
 }
 
 func (d *Daemon) shutdown(stopEngine func(), engineDone <-chan error) error {

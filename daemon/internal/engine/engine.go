@@ -116,15 +116,17 @@ type Options struct {
 
 // Engine is the single owner of durable state.
 type Engine struct {
-	opts     Options
-	log      hclog.Logger
-	inbox    chan command
-	snapshot atomic.Pointer[Snapshot]
-	events   *eventLog
-	stale    atomic.Uint64
-	failed   atomic.Pointer[error] // set for ever once the journal has failed
-	done     chan struct{}
-	effects  sync.WaitGroup
+	opts       Options
+	log        hclog.Logger
+	inbox      chan command
+	snapshot   atomic.Pointer[Snapshot]
+	events     *eventLog
+	stale      atomic.Uint64
+	failed     atomic.Pointer[error] // set for ever once the journal has failed
+	done       chan struct{}
+	looked     chan struct{} // closed after the first look at everything
+	lookedOnce sync.Once
+	effects    sync.WaitGroup
 
 	// Owned by Run.
 	sessions    map[string]*session
@@ -180,7 +182,7 @@ func New(opts Options, l *Loaded) *Engine {
 	}
 	e := &Engine{
 		opts: opts, log: opts.Logger, inbox: make(chan command, inboxSize),
-		done: make(chan struct{}), sessions: map[string]*session{},
+		done: make(chan struct{}), looked: make(chan struct{}), sessions: map[string]*session{},
 		workspaces: map[string]string{}, rooms: rooms{}, host: l.host, floorOnDisk: l.diskFloor, lastSeq: l.lastSeq,
 		events: newEventLog(opts.Settings.EventsKept, l.events, l.firstEvent),
 	}

@@ -114,7 +114,10 @@ func (e *Engine) lookAtAll(looks []*sighting, workers int, news func(*sighting) 
 		close(next)
 		wg.Wait()
 		e.post(func(t *tx) {
-			t.then(func() { e.relisting = false })
+			t.then(func() {
+				e.relisting = false
+				e.lookedOnce.Do(func() { close(e.looked) })
+			})
 			for _, look := range looks {
 				if news(look) {
 					t.observed(look)
@@ -123,6 +126,11 @@ func (e *Engine) lookAtAll(looks []*sighting, workers int, news func(*sighting) 
 		})
 	})
 }
+
+// Looked is closed once every session of an earlier daemon has been looked at
+// for the first time. Whoever lets wrappers call before that makes the looks
+// wait for a thousand hellos.
+func (e *Engine) Looked() <-chan struct{} { return e.looked }
 
 // observed takes one look at the witnesses.
 func (t *tx) observed(look *sighting) {
