@@ -33,6 +33,9 @@ import (
 )
 
 const (
+	// legacyDelay is when, after the start, wrappers of older software are
+	// looked for.
+	legacyDelay = 3 * time.Second
 	// lookBound bounds how long wrappers are kept waiting at start.
 	lookBound = 500 * time.Millisecond
 	// selfTestBound bounds the proof that other processes can be read.
@@ -285,6 +288,11 @@ func (d *Daemon) prove(ctx context.Context) {
 			d.log.Error("other processes' environments cannot be read: deletes are refused", "error", err)
 			d.api.SetDegraded(err)
 		}
+		return
+	}
+	select { // a scan of everything does not compete with the adoption
+	case <-time.After(legacyDelay):
+	case <-ctx.Done():
 		return
 	}
 	seen, err := d.scanner.Scan(ctx)
