@@ -117,9 +117,36 @@ func (h *Host) beginStart(t *testing.T, id string) <-chan error {
 func TestDeleteInEveryState(t *testing.T) {
 	t.Parallel()
 	h := running(t, "")
-	plugin := h.pluginOf(t)
-	states := map[string]func(id string){
+	states := h.everyState(t)
+	for id, bring := range states {
+		bring(id)
+		if tomb := h.mustDelete(t, id); tomb.Reason != "explicit" {
+			t.Errorf("%s: tombstone %+v", id, tomb)
+		}
+	}
+	for _, restarted := range []bool{false, true} {
+		if restarted {
+			h.Kill()
+			h.Start()
+		}
+		for id := range states {
+			_, err := h.Client.Start(bounded(t), id, rpc.StartRequest{Spec: shell("exec sleep 1000")})
+			refused(t, err, rpc.CodeSessionDeleted)
+			_, err = h.Client.Get(bounded(t), id)
+			refused(t, err, rpc.CodeSessionDeleted)
+			if _, err := os.Stat(h.State + "/workspaces/" + id); !os.IsNotExist(err) {
+				t.Errorf("%s: its workspace: %v", id, err)
+			}
+		}
+	}
+}
+
+// everyState returns, by the name of a state, what brings a session there and
+// then asks for its deletion.
+func (h *Host) everyState(t *testing.T) map[string]func(id string) {
+	return map[string]func(id string){
 		"starting": func(id string) {
+			plugin := h.pluginOf(t)
 			plugin.signal(t, unix.SIGSTOP)
 			defer plugin.signal(t, unix.SIGCONT)
 			done := h.beginStart(t, id)
@@ -160,31 +187,8 @@ func TestDeleteInEveryState(t *testing.T) {
 			h.Kill()
 			h.doctor(t, id, func(l *leaseRecord) { l.State = "a state of the future" })
 			h.Start()
-			plugin = h.pluginOf(t)
 			h.deleteNow(t, id)
 		},
-	}
-	for id, bring := range states {
-		bring(id)
-		tomb := h.mustDelete(t, id)
-		if tomb.Reason != "explicit" {
-			t.Errorf("%s: tombstone %+v", id, tomb)
-		}
-	}
-	for _, restarted := range []bool{false, true} {
-		if restarted {
-			h.Kill()
-			h.Start()
-		}
-		for id := range states {
-			_, err := h.Client.Start(bounded(t), id, rpc.StartRequest{Spec: shell("exec sleep 1000")})
-			refused(t, err, rpc.CodeSessionDeleted)
-			_, err = h.Client.Get(bounded(t), id)
-			refused(t, err, rpc.CodeSessionDeleted)
-			if _, err := os.Stat(h.State + "/workspaces/" + id); !os.IsNotExist(err) {
-				t.Errorf("%s: its workspace: %v", id, err)
-			}
-		}
 	}
 }
 

@@ -35,20 +35,7 @@ func TestEnvironment(t *testing.T) {
 		t.Fatalf("marked %v, %v; want %d, %d and %d", procs, err, s.PID, s.AgentPID, plugin.pid)
 	}
 	for _, pid := range procs {
-		env := environ(t, pid)
-		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if text := strings.Join(env, " ") + string(line); strings.Contains(text, canary) {
-			t.Errorf("process %d has the canary: %s", pid, text)
-		}
-		for _, e := range env {
-			name, _, _ := strings.Cut(e, "=")
-			if slices.Contains([]string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"}, name) {
-				t.Errorf("process %d has %s", pid, e)
-			}
-		}
+		checkClean(t, pid, canary)
 	}
 	for _, e := range environ(t, s.PID) {
 		if !slices.Contains(append(h.markersOf(s), "GOMAXPROCS=1"), e) {
@@ -74,6 +61,26 @@ func TestEnvironment(t *testing.T) {
 		t.Errorf("the log has the canary:\n%s", h.Log())
 	}
 	h.Start()
+}
+
+// checkClean looks for the canary, and for what a service manager leaves, in
+// what a process was started with.
+func checkClean(t *testing.T, pid int, canary string) {
+	t.Helper()
+	env := environ(t, pid)
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := strings.Join(env, " ") + string(line); strings.Contains(text, canary) {
+		t.Errorf("process %d has the canary: %s", pid, text)
+	}
+	for _, e := range env {
+		name, _, _ := strings.Cut(e, "=")
+		if slices.Contains([]string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"}, name) {
+			t.Errorf("process %d has %s", pid, e)
+		}
+	}
 }
 
 // find returns a file below dir that contains text, "" when there is none.

@@ -84,34 +84,12 @@ func TestForgedEvidence(t *testing.T) {
 	markers := h.markersOf(victim)
 	outside := bystander(t, markers, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(strangerUID), Gid: uint32(strangerUID)}})
 	root := bystander(t, markers[:2], nil) // of the daemon's own user, without an instance
-	sameUser := exec.Command("sleep", "1000")
-	sameUser.Env = markers
-	sameUser.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: Nobody, Gid: Nobody}}
-	if err := sameUser.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		_ = sameUser.Process.Kill() // its own child
-		_ = sameUser.Wait()
-	}()
-	other := h.mustStart(t, "other", shell("env "+strings.Join(markers, " ")+" sleep 1000 & echo pid $!; wait"))
-	var pid int
-	h.Until("the other session forges", patience, func() error {
-		_, err := fmt.Sscanf(h.output(t, "other", 0), "pid %d", &pid)
-		return err
-	})
-	inside := hold(t, pid)
-	h.Until("the forger carries the markers", patience, func() error {
-		if env := environ(t, pid); !slices.Contains(env, markers[1]) {
-			return fmt.Errorf("it has %v", env)
-		}
-		return nil
-	})
+	escaped := sameUser(t, markers)
+	other, inside := h.forger(t, markers)
 	_, granted := h.lockWaiter(t, victim, 0)
-
 	kinds, e := h.kindsOf(t, "victim")
 	if e.Verdict != "present" || kinds[outside.pid] != "forged" || kinds[inside.pid] != "forged" ||
-		kinds[sameUser.Process.Pid] != "escaped" || kinds[root.pid] != "legacy" || kinds[victim.AgentPID] != "member" {
+		kinds[escaped.pid] != "escaped" || kinds[root.pid] != "legacy" || kinds[victim.AgentPID] != "member" {
 		t.Errorf("explain says %s, %v", e.Verdict, kinds)
 	}
 	scan, err := h.Client.Scan(bounded(t))
@@ -145,8 +123,43 @@ func TestForgedEvidence(t *testing.T) {
 	}
 }
 
-// TestForgedHello: a process that knows everything but the token, and one that
-// knows the token and is not the wrapper, are no wrapper.
+// sameUser starts a process of the sessions' own user outside of all leaves; by
+// its markers it may be the session's, so it may be ended with it.
+func sameUser(t *testing.T, markers []string) process {
+	t.Helper()
+	cmd := exec.Command("sleep", "1000")
+	cmd.Env = markers
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: Nobody, Gid: Nobody}}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // its own child
+		_ = cmd.Wait()
+	})
+	return hold(t, cmd.Process.Pid)
+}
+
+// forger starts a session one of whose processes carries another's markers.
+func (h *Host) forger(t *testing.T, markers []string) (rpc.StartReply, process) {
+	t.Helper()
+	s := h.mustStart(t, "other", shell("env "+strings.Join(markers, " ")+" sleep 1000 & echo pid $!; wait"))
+	var pid int
+	h.Until("the other session forges", patience, func() error {
+		_, err := fmt.Sscanf(h.output(t, "other", 0), "pid %d", &pid)
+		return err
+	})
+	h.Until("the forger carries the markers", patience, func() error {
+		if env := environ(t, pid); !slices.Contains(env, markers[1]) {
+			return fmt.Errorf("it has %v", env)
+		}
+		return nil
+	})
+	return s, hold(t, pid)
+}
+
+// TestForgedHello: a process that knows everything but the token is no wrapper,
+// and other users do not reach the wrappers' socket at all.
 func TestForgedHello(t *testing.T) {
 	t.Parallel()
 	needFence(t)
@@ -166,7 +179,6 @@ func TestForgedHello(t *testing.T) {
 		c.Close()
 	}
 	h.untilAdopted(t, victim)
-	// Other users do not even reach that socket.
 	as(t, Nobody, Nobody, nil, func() {
 		if c, err := h.dial("wrap.sock"); err == nil {
 			t.Error("another user could connect to the wrappers' socket")

@@ -8,22 +8,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/berthd/berth/rpc"
 	"github.com/berthd/berth/statefs/cgroupfs"
-	"golang.org/x/sys/unix"
 )
 
 // patience bounds every wait of these tests; on a calm machine each takes a
@@ -213,120 +208,6 @@ func refused(t *testing.T, err error, codes ...rpc.Code) *rpc.Error {
 		t.Errorf("%s says nothing", e.Code)
 	}
 	return e
-}
-
-// process is a held process: its pid cannot be mistaken.
-type process struct{ pid, fd int }
-
-// hold opens a process that lives.
-func hold(t *testing.T, pid int) process {
-	t.Helper()
-	fd, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		t.Fatalf("opening process %d: %v", pid, err)
-	}
-	t.Cleanup(func() { unix.Close(fd) })
-	return process{pid, fd}
-}
-
-func holdAll(t *testing.T, pids []int) []process {
-	t.Helper()
-	var all []process
-	for _, pid := range pids {
-		all = append(all, hold(t, pid))
-	}
-	return all
-}
-
-func (p process) alive() bool {
-	n, err := unix.Poll([]unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}, 0)
-	return err == nil && n == 0
-}
-
-func (p process) signal(t *testing.T, sig unix.Signal) {
-	t.Helper()
-	if err := unix.PidfdSendSignal(p.fd, sig, nil, 0); err != nil {
-		t.Fatalf("signalling process %d: %v", p.pid, err)
-	}
-}
-
-// untilDead waits for the end of a process.
-func (h *Host) untilDead(t *testing.T, p process) {
-	t.Helper()
-	h.Until(fmt.Sprintf("process %d ends", p.pid), patience, func() error {
-		if p.alive() {
-			return errors.New("it lives")
-		}
-		return nil
-	})
-}
-
-// bystander is a process that has nothing to do with berth and must live; what
-// of attr is set applies.
-func bystander(t *testing.T, env []string, attr *syscall.SysProcAttr) process {
-	t.Helper()
-	cmd := exec.Command("sleep", "1000")
-	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH")}, env...)
-	cmd.SysProcAttr = attr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	p := hold(t, cmd.Process.Pid)
-	t.Cleanup(func() {
-		if !p.alive() {
-			t.Errorf("the bystander %d (%v %v) was ended", p.pid, env, attr)
-		}
-		_ = cmd.Process.Kill() // its own child
-		_ = cmd.Wait()
-	})
-	return p
-}
-
-// leafOf is the cgroup directory of an instance.
-func (h *Host) leafOf(id string, generation uint64) string {
-	return filepath.Join(h.CgroupBase(), cgroupfs.LeafName(id, generation))
-}
-
-// membersOf lists the processes in a cgroup directory and below; none when it
-// is gone.
-func membersOf(t *testing.T, dir string) []int {
-	t.Helper()
-	var pids []int
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.Name() != "cgroup.procs" {
-			return err
-		}
-		data, err := os.ReadFile(path)
-		for _, f := range strings.Fields(string(data)) {
-			pid, _ := strconv.Atoi(f)
-			pids = append(pids, pid)
-		}
-		return err
-	})
-	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
-		t.Fatal(err)
-	}
-	return pids
-}
-
-// environ is the environment that a process was started with.
-func environ(t *testing.T, pid int) []string {
-	t.Helper()
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.Split(strings.TrimRight(string(data), "\x00"), "\x00")
-}
-
-// descriptors counts a process's open descriptors.
-func descriptors(t *testing.T, pid int) int {
-	t.Helper()
-	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(entries)
 }
 
 // peer is a raw connection to one of the daemon's sockets.

@@ -194,24 +194,10 @@ func TestEndsWhileDown(t *testing.T) {
 		h.untilDead(t, wrappers[id])
 	}
 	h.Start()
-	want := map[string]rpc.Exit{
-		"exits":    {Kind: "code", Code: 7},
-		"killed":   {Kind: "signal", Signal: int(unix.SIGKILL)},
-		"orphaned": {Kind: "unknown"},
-		"lost":     {Kind: "unknown"},
-	}
-	for id, exit := range want {
-		s := h.untilVacant(t, id)
-		if s.Exit.Kind != exit.Kind || s.Exit.Signal != exit.Signal || s.Exit.Code != exit.Code || s.Exit.Generation != 1 {
-			t.Errorf("%s: exit %+v, want %+v", id, s.Exit, exit)
-		}
-		if s.Exit.Kind == "unknown" && s.Exit.Unknown == "" {
-			t.Errorf("%s: unknown for no reason", id)
-		}
-		if s.NextGeneration != 2 {
-			t.Errorf("%s was started again: %+v", id, s)
-		}
-	}
+	h.endedAs(t, "exits", rpc.Exit{Kind: "code", Code: 7})
+	h.endedAs(t, "killed", rpc.Exit{Kind: "signal", Signal: int(unix.SIGKILL)})
+	h.endedAs(t, "orphaned", rpc.Exit{Kind: "unknown"})
+	h.endedAs(t, "lost", rpc.Exit{Kind: "unknown"})
 	if out := h.output(t, "exits", 0); out != "bye\n" {
 		t.Errorf("output while the daemon was down: %q", out)
 	}
@@ -219,6 +205,22 @@ func TestEndsWhileDown(t *testing.T) {
 	h.untilAdopted(t, started["stays"])
 	if s := h.mustGet(t, "stopped"); s.State != "vacant" || s.NextGeneration != 2 {
 		t.Errorf("a stopped session is %+v", s)
+	}
+}
+
+// endedAs expects the first instance of a session to have ended so, and no
+// second one to have been started.
+func (h *Host) endedAs(t *testing.T, id string, want rpc.Exit) {
+	t.Helper()
+	s := h.untilVacant(t, id)
+	if s.Exit.Kind != want.Kind || s.Exit.Signal != want.Signal || s.Exit.Code != want.Code || s.Exit.Generation != 1 {
+		t.Errorf("%s: exit %+v, want %+v", id, s.Exit, want)
+	}
+	if s.Exit.Kind == "unknown" && s.Exit.Unknown == "" {
+		t.Errorf("%s: unknown for no reason", id)
+	}
+	if s.NextGeneration != 2 {
+		t.Errorf("%s was started again: %+v", id, s)
 	}
 }
 

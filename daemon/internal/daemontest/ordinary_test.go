@@ -162,21 +162,27 @@ func locker(t *testing.T, uid int) (p process, lock func(h *Host, path string) <
 		if _, err := io.WriteString(stdin, path+"\n"); err != nil {
 			t.Fatal(err)
 		}
-		var st unix.Stat_t
-		if err := unix.Stat(path, &st); err != nil {
-			t.Fatal(err)
-		}
-		h.Until("the lock is waited for", patience, func() error {
-			locks, err := os.ReadFile("/proc/locks") // proc_locks(5): a waiter has "->"
-			for line := range strings.Lines(string(locks)) {
-				if strings.Contains(line, "->") && strings.Contains(line, fmt.Sprintf(":%d 0 EOF", st.Ino)) {
-					return nil
-				}
-			}
-			return errors.Join(err, fmt.Errorf("nobody waits for %d:\n%s", st.Ino, locks))
-		})
+		h.untilWaited(t, path)
 		return locked
 	}
+}
+
+// untilWaited waits until somebody waits for a lock on the file.
+func (h *Host) untilWaited(t *testing.T, path string) {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		t.Fatal(err)
+	}
+	h.Until("the lock is waited for", patience, func() error {
+		locks, err := os.ReadFile("/proc/locks") // proc_locks(5): a waiter has "->"
+		for line := range strings.Lines(string(locks)) {
+			if strings.Contains(line, "->") && strings.Contains(line, fmt.Sprintf(":%d 0 EOF", st.Ino)) {
+				return nil
+			}
+		}
+		return errors.Join(err, fmt.Errorf("nobody waits for %d:\n%s", st.Ino, locks))
+	})
 }
 
 // TestOrdinaryForgedEvidence: a process of the daemon's own user that is no

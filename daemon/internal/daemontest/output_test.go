@@ -2,10 +2,8 @@ package daemontest
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"testing"
 	"time"
@@ -274,119 +272,6 @@ func TestChildKeepsOutput(t *testing.T) {
 	if out := h.output(t, "s", 0); out != "ok\n" {
 		t.Errorf("output %q", out)
 	}
-}
-
-// screen reads a terminal until what it shows contains want.
-func screen(t *testing.T, term *client.Terminal, seen *strings.Builder, want string) (last uint64) {
-	t.Helper()
-	for !strings.Contains(seen.String(), want) {
-		f, err := term.Recv()
-		if err != nil {
-			t.Fatalf("waiting for %q: %v; the screen is %q", want, err, seen.String())
-		}
-		if f.Kind == rpc.TerminalData {
-			seen.Write(f.Data)
-			last = f.Seq
-		}
-	}
-	return last
-}
-
-func (h *Host) attach(t *testing.T, id string, q rpc.AttachQuery) *client.Terminal {
-	t.Helper()
-	var term *client.Terminal
-	h.Until("attaching", patience, func() (err error) {
-		term, err = h.Client.Attach(t.Context(), id, q)
-		return err
-	})
-	t.Cleanup(func() { term.Close() })
-	return term
-}
-
-func keys(t *testing.T, term *client.Terminal, text string) {
-	t.Helper()
-	if err := term.Send(rpc.TerminalFrame{Kind: rpc.TerminalData, Data: []byte(text)}); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// TestTerminal: the size is part of the start, a resize arrives, a second
-// client takes the keyboard and the first is told and only watches, the
-// terminal survives the daemon, goes on at a number, and ends with the exit.
-// case G4, G6, G7, A3, A23
-func TestTerminal(t *testing.T) {
-	t.Parallel()
-	h := running(t, "")
-	spec := shell(`echo "size $(stty size)"; trap 'echo "now $(stty size)"' WINCH
-		while :; do read line || continue; case $line in quit) exit 6;; size) echo "is $(stty size)";; *) echo "got <$line>";; esac; done`)
-	spec.Terminal, spec.Rows, spec.Cols = true, 33, 111
-	started := h.mustStart(t, "s", spec)
-	var first, second, third strings.Builder
-	a := h.attach(t, "s", rpc.AttachQuery{})
-	screen(t, a, &first, "size 33 111")
-	keys(t, a, "one\n")
-	screen(t, a, &first, "got <one>")
-	if err := a.Send(rpc.ResizeFrame(rpc.Size{Rows: 44, Cols: 122})); err != nil {
-		t.Fatal(err)
-	}
-	keys(t, a, "size\n")
-	screen(t, a, &first, "is 44 122")
-
-	b := h.attach(t, "s", rpc.AttachQuery{Since: 1})
-	keys(t, b, "two\n")
-	screen(t, b, &second, "got <two>")
-	for told := false; !told; {
-		f, err := a.Recv()
-		if err != nil {
-			t.Fatal(err)
-		}
-		first.Write(f.Data)
-		told = f.Kind == rpc.TerminalNotice && strings.Contains(string(f.Data), "keyboard")
-	}
-	keys(t, a, "ghost\n")
-	keys(t, b, "three\n")
-	screen(t, a, &first, "got <three>") // it still watches
-	last := screen(t, b, &second, "got <three>")
-	if strings.Contains(second.String(), "ghost") {
-		t.Errorf("the first client still types: %q", second.String())
-	}
-
-	h.Kill()
-	h.Start()
-	h.untilAdopted(t, started)
-	c := h.attach(t, "s", rpc.AttachQuery{Since: last + 1})
-	keys(t, c, "four\n")
-	screen(t, c, &third, "got <four>")
-	if strings.Contains(third.String(), "three") {
-		t.Errorf("what was seen before comes again: %q", third.String())
-	}
-	c.Close() // detaching ends nothing
-	h.untilAdopted(t, started)
-	d := h.attach(t, "s", rpc.AttachQuery{Since: last + 1})
-	keys(t, d, "quit\n")
-	for {
-		f, err := d.Recv()
-		if err != nil {
-			t.Fatalf("the terminal ended without an exit: %v", err)
-		}
-		if f.Kind != rpc.TerminalExit {
-			continue
-		}
-		var exit rpc.Exit
-		if err := json.Unmarshal(f.Data, &exit); err != nil || exit.Kind != "code" || exit.Code != 6 {
-			t.Errorf("exit %s, %v", f.Data, err)
-		}
-		break
-	}
-	if _, err := d.Recv(); !errors.Is(err, io.EOF) {
-		t.Errorf("after the exit: %v", err)
-	}
-	h.untilVacant(t, "s")
-	_, err := h.Client.Attach(bounded(t), "s", rpc.AttachQuery{})
-	refused(t, err, rpc.CodeNotRunning)
-	h.mustStart(t, "pipes", shell("exec sleep 1000"))
-	_, err = h.Client.Attach(bounded(t), "pipes", rpc.AttachQuery{})
-	refused(t, err, rpc.CodeCapability)
 }
 
 // TestBytes: what the agent writes arrives as it was, bytes that are no text,

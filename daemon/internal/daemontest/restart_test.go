@@ -65,22 +65,29 @@ func TestStoppedWrappers(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, s := range started[:stopped] {
-		got := h.untilVacant(t, s.Session)
-		if got.Exit == nil || got.Exit.Reason != "unhealthy" || got.Exit.Generation != s.Generation || got.Exit.Kind == "code" {
-			t.Errorf("%s ended as %+v", s.Session, got.Exit)
-		}
+		h.unhealthy(t, s, status.StartedAt.Add(window))
 		h.untilDead(t, wrappers[i])
 		h.untilDead(t, agents[i])
-		for _, e := range h.eventsOf(t, s.Session) {
-			if e.Reason == "unhealthy" && e.At.Before(status.StartedAt.Add(window)) {
-				t.Errorf("%s was stopped %s after the daemon's start, within the window: %+v", s.Session, e.At.Sub(status.StartedAt), e)
-			}
-		}
 	}
 	for i, s := range started[stopped:] {
 		h.untilAdopted(t, s)
 		if !wrappers[stopped+i].alive() || !agents[stopped+i].alive() {
 			t.Errorf("%s is not what it was", s.Session)
+		}
+	}
+}
+
+// unhealthy waits until a session was stopped for its silence, not before the
+// end of the window.
+func (h *Host) unhealthy(t *testing.T, s rpc.StartReply, end time.Time) {
+	t.Helper()
+	got := h.untilVacant(t, s.Session)
+	if got.Exit == nil || got.Exit.Reason != "unhealthy" || got.Exit.Generation != s.Generation || got.Exit.Kind == "code" {
+		t.Errorf("%s ended as %+v", s.Session, got.Exit)
+	}
+	for _, e := range h.eventsOf(t, s.Session) {
+		if e.Reason == "unhealthy" && e.At.Before(end) {
+			t.Errorf("%s was stopped %s before the end of the window: %+v", s.Session, end.Sub(e.At), e)
 		}
 	}
 }

@@ -125,15 +125,8 @@ func TestRoles(t *testing.T) {
 	h.sees(t, readerUID, fmt.Sprintf("of-%d", userUID), fmt.Sprintf("of-%d", otherUID), "roots")
 	h.sees(t, operatorUID, fmt.Sprintf("of-%d", userUID), fmt.Sprintf("of-%d", otherUID), "roots")
 
-	hidden := []rpc.Code{rpc.CodeNotFound, rpc.CodeForbidden}
-	for _, path := range []string{others, "/v1/sessions/roots"} {
-		for _, r := range []struct{ verb, what, body string }{
-			{"GET", "", ""}, {"GET", "/explain", ""}, {"GET", "/logs", ""}, {"GET", "/wait", ""}, {"POST", "/stop", "{}"},
-			{"POST", "/delete", `{"discard":true}`}, {"POST", "/send", `{"data":"eA=="}`}, {"POST", "/start", start},
-		} {
-			h.forbidden(t, userUID, r.verb, path+r.what, r.body, append(hidden, rpc.CodeOperationConflict)...)
-		}
-	}
+	h.hides(t, others, start)
+	h.hides(t, "/v1/sessions/roots", start)
 	h.forbidden(t, userUID, "POST", "/v1/sessions/new/start", fmt.Sprintf(`{"owner":"%d","spec":{"command":["sleep"]}}`, otherUID), rpc.CodeForbidden)
 	h.forbidden(t, userUID, "POST", own+"/resolve", `{"action":"abandon","verified":true,"why":"x"}`, rpc.CodeForbidden)
 
@@ -158,6 +151,17 @@ func TestRoles(t *testing.T) {
 	}
 	if status, _, reply := h.by(t, userUID, "POST", own+"/stop", `{"wait":true}`); status != 200 {
 		t.Errorf("the owner's stop: %d %s", status, reply)
+	}
+}
+
+// hides expects that a user can do nothing with a session of somebody else.
+func (h *Host) hides(t *testing.T, path, start string) {
+	t.Helper()
+	for _, r := range []struct{ verb, what, body string }{
+		{"GET", "", ""}, {"GET", "/explain", ""}, {"GET", "/logs", ""}, {"GET", "/wait", ""}, {"POST", "/stop", "{}"},
+		{"POST", "/delete", `{"discard":true}`}, {"POST", "/send", `{"data":"eA=="}`}, {"POST", "/start", start},
+	} {
+		h.forbidden(t, userUID, r.verb, path+r.what, r.body, rpc.CodeNotFound, rpc.CodeForbidden, rpc.CodeOperationConflict)
 	}
 }
 

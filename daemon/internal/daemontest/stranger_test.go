@@ -58,22 +58,15 @@ func impersonate(l *leaseRecord, id sys.Identity) {
 	l.Wrapper.PidfdInode, l.Wrapper.BootID = id.PidfdInode, id.BootID
 }
 
-// TestStrangers: whatever the record says of the wrapper's process, if a
-// stranger has its pid, or the record names it from top to toe, or it names
-// init, the daemon itself or its parent, then nothing but the session's own
-// leaf is ever signalled, and the lease settles.
-// case T14, T15, T16, A19
-func TestStrangers(t *testing.T) {
-	t.Parallel()
-	needFence(t)
-	h := running(t, "[wrapper]\nreconnect_window = \"3s\"\n")
-	// A shell that would end on any signal that has a default action.
-	stranger := bystander(t, nil, nil)
+// forgedRecord is a lease record that names a process which is no wrapper.
+type forgedRecord struct {
+	alive  bool                 // the real wrapper lives on
+	record func(l *leaseRecord) // nil: the daemon itself, from top to toe
+}
+
+func forgedRecords(t *testing.T, stranger process) map[string]forgedRecord {
 	whole := identityOf(t, stranger.pid)
-	forged := map[string]struct {
-		alive  bool // the real wrapper lives on
-		record func(l *leaseRecord)
-	}{
+	return map[string]forgedRecord{
 		"dead-recycled":  {false, func(l *leaseRecord) { l.Wrapper.PID = stranger.pid }},
 		"alive-recycled": {true, func(l *leaseRecord) { l.Wrapper.PID = stranger.pid }},
 		"dead-whole":     {false, func(l *leaseRecord) { impersonate(l, whole) }},
@@ -85,6 +78,19 @@ func TestStrangers(t *testing.T) {
 		"alive-self":     {true, nil},
 		"dead-negative":  {false, func(l *leaseRecord) { l.Wrapper.PID = -1 }},
 	}
+}
+
+// TestStrangers: whatever the record says of the wrapper's process, if a
+// stranger has its pid, or the record names it from top to toe, or it names
+// init, the daemon itself or its parent, then nothing but the session's own
+// leaf is ever signalled, and the lease settles.
+// case T14, T15, T16, A19
+func TestStrangers(t *testing.T) {
+	t.Parallel()
+	needFence(t)
+	h := running(t, "[wrapper]\nreconnect_window = \"3s\"\n")
+	stranger := bystander(t, nil, nil) // any signal would end it
+	forged := forgedRecords(t, stranger)
 	started := map[string]rpc.StartReply{}
 	for id := range forged {
 		started[id] = h.mustStart(t, id, shell("exec sleep 1000"))
