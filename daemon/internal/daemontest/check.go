@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/berthd/berth/rpc"
@@ -56,6 +57,42 @@ func (h *Host) Leaks() error {
 // selfTest is in the environment of the child by which a daemon proves, for a
 // moment at its start, that it can read other processes' markers.
 var selfTest = []byte("BERTH_INSTANCE=00000000000000000000000000000000")
+
+// scrub ends, after a test that has failed, whatever carries the host's marker
+// or is in its cgroup tree: the next test shall not see it.
+func (h *Host) scrub() {
+	if _, err := os.Stat(h.State + "/host.json"); err != nil || !h.t.Failed() {
+		return
+	}
+	if h.Running() {
+		_ = h.cmd.Process.Kill() // its own child
+		_ = h.wait()
+	}
+	if procs, err := h.Marked(); err == nil {
+		for _, pid := range procs {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+	base := h.CgroupBase()
+	if base == "" || os.WriteFile(base+"/cgroup.kill", []byte("1"), 0) != nil {
+		return
+	}
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) { // the poll's period
+		var dirs []string
+		_ = filepath.WalkDir(base, func(path string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() {
+				dirs = append(dirs, path)
+			}
+			return nil
+		})
+		if len(dirs) == 0 {
+			return
+		}
+		for i := len(dirs) - 1; i >= 0; i-- {
+			_ = syscall.Rmdir(dirs[i]) // busy until its processes have ended
+		}
+	}
+}
 
 // Marked lists the processes whose environment names the host, zombies aside.
 func (h *Host) Marked() ([]int, error) {

@@ -284,6 +284,7 @@ func (h *Host) Until(what string, d time.Duration, f func() error) {
 // end stops everything, then proves that nothing is left.
 func (h *Host) end() {
 	defer os.RemoveAll(h.Dir)
+	defer h.scrub()
 	if h.cmd == nil {
 		return
 	}
