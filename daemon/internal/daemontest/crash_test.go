@@ -17,6 +17,7 @@ import (
 var (
 	rounds   = flag.Int("rounds", 5, "how often TestCrash kills the daemon")
 	sessions = flag.Int("sessions", 50, "how many session ids TestCrash uses at once")
+	busy     = flag.Duration("busy", time.Second, "the longest time that TestCrash lets its clients work before it kills the daemon")
 	seed     = flag.Uint64("seed", 0, "seed of TestCrash's choices; 0 = a new one")
 )
 
@@ -46,7 +47,7 @@ func TestCrash(t *testing.T) {
 	begin := time.Now()
 	for round := range *rounds {
 		load.run()
-		time.Sleep(time.Duration(rng.Int64N(int64(time.Second)))) // the random moment
+		time.Sleep(time.Duration(rng.Int64N(int64(*busy)))) // the random moment
 		h.Kill()
 		load.pause()
 		h.Start()

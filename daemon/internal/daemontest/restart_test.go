@@ -153,27 +153,41 @@ func TestRuntimeDirectoryWiped(t *testing.T) {
 	h.untilAdopted(t, started)
 }
 
-// TestRebootedLease: a lease of another boot is of dead processes. case T47, C8
+// TestRebootedLease: a lease of another boot is of dead processes. How an agent
+// ended that was told to by the shutdown, or before, is in its exit record; of
+// another nothing is known. case T47, C8
 func TestRebootedLease(t *testing.T) {
 	t.Parallel()
 	h := running(t, "")
-	h.mustStart(t, "s", shell("exit 0"))
-	before := h.untilVacant(t, "s")
+	before := map[string]rpc.Session{}
+	for _, id := range []string{"recorded", "lost"} {
+		h.mustStart(t, id, shell("exit 7"))
+		before[id] = h.untilVacant(t, id)
+	}
 	h.Kill()
+	if err := os.Remove(h.State + "/sessions/lost/g1/exit.json"); err != nil {
+		t.Fatal(err)
+	}
 	const boot = "00000000-1111-2222-3333-444444444444"
-	h.doctor(t, "s", func(l *leaseRecord) {
-		l.State, l.Instance, l.Generation, l.Epoch = "active", l.Exit.Instance, l.Exit.Generation, boot+":1"
-		l.Wrapper.PID, l.Wrapper.StartTicks, l.Wrapper.BootID, l.Wrapper.PidfdInode = os.Getpid(), 1, boot, 0
-		l.Exit = nil
-	})
+	for id := range before {
+		h.doctor(t, id, func(l *leaseRecord) {
+			l.State, l.Instance, l.Generation, l.Epoch = "active", l.Exit.Instance, l.Exit.Generation, boot+":1"
+			l.Wrapper.PID, l.Wrapper.StartTicks, l.Wrapper.BootID, l.Wrapper.PidfdInode = os.Getpid(), 1, boot, 0
+			l.Exit = nil
+		})
+	}
 	h.doctorHost(t, func(host *hostRecord) { host.Epoch = boot + ":1" })
 	h.Start()
-	s := h.untilVacant(t, "s")
-	if s.Exit == nil || s.Exit.Kind != "unknown" || s.Exit.Unknown != "host_restarted" || s.NextGeneration < before.NextGeneration {
-		t.Errorf("%+v, exit %+v", s, s.Exit)
-	}
-	if again := h.mustStart(t, "s", nil); again.Generation < before.NextGeneration {
-		t.Errorf("generation %d after %d", again.Generation, before.NextGeneration-1)
+	for id, was := range before {
+		s := h.untilVacant(t, id)
+		known := s.Exit != nil && s.Exit.Kind == "code" && s.Exit.Code == 7
+		unknown := s.Exit != nil && s.Exit.Kind == "unknown" && s.Exit.Unknown == "host_restarted"
+		if known != (id == "recorded") || unknown != (id == "lost") || s.NextGeneration < was.NextGeneration {
+			t.Errorf("%s: %+v, exit %+v", id, s, s.Exit)
+		}
+		if again := h.mustStart(t, id, nil); again.Generation < was.NextGeneration {
+			t.Errorf("%s: generation %d after %d", id, again.Generation, was.NextGeneration-1)
+		}
 	}
 }
 

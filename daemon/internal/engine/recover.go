@@ -270,6 +270,9 @@ func (e *Engine) settleEpoch(t *tx) {
 			t.put(d, "unreadable", s.lease.Unreadable)
 		}
 		if old := d.lease.Epoch; newEpoch || old != "" && old != e.opts.Epoch {
+			if exit, known := t.e.exit(id, d.state.Instance.Generation); known { // it ended before the host did
+				d.exit = &exit
+			}
 			t.mustReduce(d, lease.Event{Kind: lease.NewEpoch})
 			t.restartClocks(d)
 		}
