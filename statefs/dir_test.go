@@ -296,6 +296,24 @@ func TestLock(t *testing.T) {
 	mustOpen(t, dir)
 }
 
+// Whoever took the lock is dead, and a child of it is slow to let go.
+func TestLockOfTheDead(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "state")
+	mustClose(t, mustOpen(t, dir))
+	linger := (lockPatience * 3 / 2).Seconds()
+	// As a daemon does that is killed while it makes a child, whose program does not come.
+	const daemon = `: >"$0"; exec 9<>"$0"; flock -n 9 || exit; echo $$ >&9; sleep "$1" >/dev/null 2>&1 &`
+	if out, err := exec.Command("sh", "-c", daemon, filepath.Join(dir, lockName), fmt.Sprint(linger)).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	began := time.Now()
+	mustOpen(t, dir)
+	if waited := time.Since(began); waited < lockPatience {
+		t.Errorf("nobody held the lock: it took %v", waited)
+	}
+}
+
 // Of many that start at once exactly one gets the directory, a new one too.
 func TestLockRace(t *testing.T) {
 	t.Parallel()

@@ -2,8 +2,10 @@ package statefs
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strconv"
 	"strings"
@@ -15,12 +17,15 @@ import (
 // errLockReplaced is a lock file that was exchanged while it was being locked.
 var errLockReplaced = errors.New("the lock file was replaced meanwhile")
 
-// lockPatience is how long a lock is waited for that a daemon may just have
-// lost: a child that it was making when it was killed holds the lock until it
-// has reached its exec.
+// How long a lock is waited for. A child that a daemon was making when it was
+// killed holds the lock until it has reached its exec, which takes long where
+// the program has to be read from a busy disk first. While the process that
+// took the lock lives, somebody else has the directory, and there is no point
+// in waiting much.
 const (
-	lockPatience = time.Second
-	lockPause    = 10 * time.Millisecond
+	lockPatience     = time.Second
+	lockPatienceDead = 30 * time.Second
+	lockPause        = 10 * time.Millisecond
 )
 
 // takeLock takes flock(2) on the lock file of dir. The kernel gives it back
@@ -47,7 +52,10 @@ func takeLock(dir *os.File) (*os.File, error) {
 func lockFile(dir, f *os.File) error {
 	try := func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) }
 	err := eintr(try)
-	for until := time.Now().Add(lockPatience); err == unix.EWOULDBLOCK && time.Now().Before(until); err = eintr(try) {
+	for began := time.Now(); err == unix.EWOULDBLOCK; err = eintr(try) {
+		if waited := time.Since(began); waited > lockPatienceDead || waited > lockPatience && !ended(lockHolder(f)) {
+			break
+		}
 		time.Sleep(lockPause)
 	}
 	if err == unix.EWOULDBLOCK {
@@ -81,6 +89,19 @@ func dropLock(f *os.File) error {
 		return fmt.Errorf("unlocking the lock file: %w", err)
 	}
 	return f.Close()
+}
+
+// ended reports whether a process is known and is no more, or a zombie.
+func ended(pid int) bool {
+	if pid <= 0 {
+		return false
+	}
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return errors.Is(err, fs.ErrNotExist) && unix.Kill(pid, 0) == unix.ESRCH
+	}
+	_, state, _ := strings.Cut(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " ")
+	return strings.HasPrefix(state, "Z") || strings.HasPrefix(state, "X")
 }
 
 // lockHolder returns the pid of the process that has locked f, or 0. The
