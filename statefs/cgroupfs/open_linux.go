@@ -16,7 +16,7 @@ import (
 
 // Open makes the base PARENT/NAME, or finds it, and proves on a throw-away child that this process can
 // make cgroups there, clone into them and kill what is in them. An empty parent means: the mount's root,
-// where that is allowed, else the nearest cgroup above the process's own that was delegated, else its own.
+// where that is allowed, else the outermost cgroup above the process's own that was delegated, else its own.
 //
 // Where the proof fails the result is a Tree of Mode None whose Reason says why, and no error: the host
 // runs with weaker evidence then. An error means that an argument makes no sense.
@@ -46,22 +46,25 @@ func Open(parent, name string) (*Tree, error) {
 	return &Tree{reason: strings.Join(reasons, "; ")}, nil
 }
 
-// candidates are the parents worth trying: the root of the mount; what was delegated to the unit that we
-// are in at some depth, because systemd put us into a subgroup of it (DelegateSubgroup=) or because it is
-// a user's own manager (user@.service), whose cgroup outlives the scope or service of the moment and can
-// hand controllers down, as it holds no processes itself; our own cgroup.
+// candidates are the parents worth trying: the root of the mount; every cgroup from there down to our own
+// that was delegated, the outermost first; our own cgroup. So the tree of an ordinary user is made in the
+// cgroup of the user's service manager (user@.service) and not in that of the scope or service of the
+// moment: it outlives them, is found by the next daemon, and can get controllers, as that cgroup holds no
+// processes of its own. The same goes for a unit with DelegateSubgroup=.
 func candidates(mount string) []string {
 	c := []string{mount}
 	own, err := PathOf(0, mount)
 	if err != nil || own == mount {
 		return c
 	}
+	var marked []string
 	for up := own; up != mount && up != "/"; up = path.Dir(up) {
 		if delegated(up) {
-			c = append(c, up)
-			break
+			marked = append(marked, up)
 		}
 	}
+	slices.Reverse(marked)
+	c = append(c, marked...)
 	if !slices.Contains(c, own) {
 		c = append(c, own)
 	}

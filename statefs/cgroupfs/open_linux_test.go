@@ -187,8 +187,10 @@ func TestOpenDelegatedAbove(t *testing.T) {
 		if err := os.MkdirAll(scope, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := unix.Setxattr(manager, "user.delegate", []byte("1"), 0); err != nil {
-			t.Skipf("no attributes of users on cgroups (Linux 5.7): %v", err)
+		for _, dir := range []string{manager, scope} {
+			if err := unix.Setxattr(dir, "user.delegate", []byte("1"), 0); err != nil {
+				t.Skipf("no attributes of users on cgroups (Linux 5.7): %v", err)
+			}
 		}
 		for _, dir := range []string{manager, filepath.Dir(scope), scope} {
 			for _, f := range []string{"", "cgroup.procs", "cgroup.subtree_control", "cgroup.threads"} {
