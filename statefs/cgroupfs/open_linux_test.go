@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -215,6 +216,14 @@ func TestOpenDelegatedAbove(t *testing.T) {
 	}
 	if !strings.HasSuffix(tree.Path(), "/manager/mine") {
 		t.Errorf("base %q", tree.Path())
+	}
+	for procPath, want := range map[string]bool{
+		tree.ProcPath(): true, path.Dir(tree.ProcPath()): true, path.Dir(path.Dir(tree.ProcPath())): false,
+		tree.ProcPath() + "/removed": true, "/../elsewhere": true,
+	} {
+		if tree.MayEnter(procPath) != want {
+			t.Errorf("may enter %q: %v", procPath, !want)
+		}
 	}
 	make1(t, tree, LeafName("s", 1))
 	has := controllers(tree.fd(), "cgroup.controllers")

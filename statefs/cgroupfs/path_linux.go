@@ -79,6 +79,27 @@ func pathOf(pid int, mount, root string) (string, error) {
 	return path.Join(mount, rel), nil
 }
 
+// MayEnter reports whether a process of this one's uid and groups could move itself into the cgroup whose
+// path, as ParseProcCgroup returns it, is procPath: the kernel asks for write access to the cgroup's list of
+// members (cgroup_attach_permissions in kernel/cgroup/cgroup.c). Without that it can be there only because
+// it was born there. True whenever that cannot be told.
+func (t *Tree) MayEnter(procPath string) bool {
+	if t.mode == None {
+		return true
+	}
+	rel, ok := below(procPath, t.root)
+	if !ok {
+		return true
+	}
+	for _, list := range []string{"cgroup.procs", "cgroup.threads"} {
+		err := unix.Faccessat(unix.AT_FDCWD, path.Join(t.mount, rel, list), unix.W_OK, unix.AT_EACCESS)
+		if !errors.Is(err, unix.EACCES) {
+			return true
+		}
+	}
+	return false
+}
+
 // below returns p relative to root ("" for root itself). Both are paths of one hierarchy.
 func below(p, root string) (rel string, ok bool) {
 	if p == root {

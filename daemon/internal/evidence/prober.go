@@ -195,11 +195,24 @@ func (p *Prober) scan(ctx context.Context, r *Report) {
 		return
 	}
 	h := r.Subject.sort(res, p.leafOf, sessionOf)
+	h.opaque = p.within(&r.Subject, h.opaque)
 	r.Witnesses = append(r.Witnesses, r.Subject.markers(h, res))
 	r.Members, r.Escaped, r.Legacy, r.Others, r.Zombies = h.members, h.escaped, h.legacy, h.others, h.zombies
 	r.Forged = append(r.Forged, h.forged...)
 	r.Opaque = h.opaque
 	r.Scan = &Scan{At: res.At, Took: res.Took, Scanned: res.Scanned, Quiet: res.Quiet}
+}
+
+// within leaves out, of the processes that could not be judged, those in a cgroup that nothing from the
+// leaf can have moved into. Where daemon and agent share an ordinary uid these are the user's logins: what
+// has changed its uid to ours shows its environment to root alone.
+func (p *Prober) within(s *Subject, all []discover.Opaque) []discover.Opaque {
+	if !s.fenced() || p.tree == nil || s.OwnerUID != uint32(os.Geteuid()) {
+		return all
+	}
+	return slices.DeleteFunc(all, func(o discover.Opaque) bool {
+		return o.UID == s.OwnerUID && o.Cgroup != "" && !p.tree.MayEnter(o.Cgroup)
+	})
 }
 
 func (p *Prober) leafOf(cgroup string) (string, bool) {
