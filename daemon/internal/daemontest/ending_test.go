@@ -147,7 +147,7 @@ func (h *Host) everyState(t *testing.T) map[string]func(id string) {
 	return map[string]func(id string){
 		"starting": func(id string) {
 			plugin := h.pluginOf(t)
-			plugin.signal(t, unix.SIGSTOP)
+			h.halt(t, plugin)
 			defer plugin.signal(t, unix.SIGCONT)
 			done := h.beginStart(t, id)
 			h.deleteNow(t, id)
@@ -269,7 +269,7 @@ func TestStopDuringStart(t *testing.T) {
 	t.Parallel()
 	h := running(t, "")
 	plugin := h.pluginOf(t)
-	plugin.signal(t, unix.SIGSTOP)
+	h.halt(t, plugin)
 	done := h.beginStart(t, "s")
 	if _, err := h.Client.Stop(bounded(t), "s", rpc.StopRequest{}); err != nil {
 		t.Fatal(err)

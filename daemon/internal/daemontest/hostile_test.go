@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"reflect"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -245,7 +244,7 @@ func TestClientLeavesDuringStart(t *testing.T) {
 	t.Parallel()
 	h := running(t, "")
 	plugin := h.pluginOf(t)
-	plugin.signal(t, unix.SIGSTOP)
+	h.halt(t, plugin)
 	c, err := h.dial("berth.sock")
 	if err != nil {
 		t.Fatal(err)
@@ -285,9 +284,7 @@ func TestManyConnections(t *testing.T) {
 		spec := shell("exec sleep 1000")
 		spec.Terminal = terminal
 		s := h.mustStart(t, fmt.Sprintf("s%d", i), spec)
-		if fds := fdsOf(t, s.AgentPID); !slices.Equal(fds, []string{"0", "1", "2"}) {
-			t.Errorf("terminal %v: the agent has the descriptors %v", terminal, fds)
-		}
+		h.hasThreeDescriptors(t, s.AgentPID)
 		for fd, to := range fdTargets(t, s.PID) {
 			if strings.HasPrefix(to, h.Run) || strings.Contains(to, "/journal/") || strings.HasSuffix(to, "/state/lock") {
 				t.Errorf("the wrapper has %s → %s", fd, to)
@@ -313,12 +310,15 @@ func fdTargets(t *testing.T, pid int) map[string]string {
 	return to
 }
 
-func fdsOf(t *testing.T, pid int) []string {
+// hasThreeDescriptors waits until a process has its standard descriptors and no
+// other: what a program opens while it starts it closes again.
+func (h *Host) hasThreeDescriptors(t *testing.T, pid int) {
 	t.Helper()
-	var fds []string
-	for fd := range fdTargets(t, pid) {
-		fds = append(fds, fd)
-	}
-	slices.Sort(fds)
-	return fds
+	h.Until("the agent has three descriptors", patience, func() error {
+		to := fdTargets(t, pid)
+		if len(to) != 3 || to["0"] == "" || to["1"] == "" || to["2"] == "" {
+			return fmt.Errorf("it has %v", to)
+		}
+		return nil
+	})
 }

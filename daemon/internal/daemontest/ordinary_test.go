@@ -226,7 +226,7 @@ func TestOrdinaryDoubt(t *testing.T) {
 		holder, lock := locker(t, uid)
 		locked := lock(h, fmt.Sprintf("%s/sessions/%s/g%d/lock", h.State, id, victim.Generation))
 		daemon := hold(t, h.PID())
-		daemon.signal(t, unix.SIGSTOP) // it must not look before the lock has passed on
+		h.halt(t, daemon) // it must not look before the lock has passed on
 		hold(t, victim.PID).signal(t, unix.SIGKILL)
 		hold(t, victim.AgentPID).signal(t, unix.SIGKILL)
 		<-locked
@@ -318,7 +318,7 @@ func TestOrdinaryStartInterrupted(t *testing.T) {
 	t.Parallel()
 	h := ordinary(t, ownUID(t), quickStops)
 	plugin := h.pluginOf(t)
-	plugin.signal(t, unix.SIGSTOP)
+	h.halt(t, plugin)
 	done := h.beginStart(t, "s")
 	h.Kill()
 	<-done

@@ -61,8 +61,8 @@ func TestReadsNeverWait(t *testing.T) {
 	bystander := h.mustStart(t, "bystander", shell("while read line; do echo got $line; done"))
 	h.mustStart(t, "stopping", shell(stubborn))
 	silent := h.mustStart(t, "silent", shell("exec sleep 1000"))
-	hold(t, silent.PID).signal(t, unix.SIGSTOP)
-	plugin.signal(t, unix.SIGSTOP)
+	h.halt(t, hold(t, silent.PID))
+	h.halt(t, plugin)
 	done := h.beginStart(t, "starting")
 	if _, err := h.Client.Stop(bounded(t), "stopping", rpc.StopRequest{}); err != nil {
 		t.Fatal(err)
@@ -126,7 +126,7 @@ func TestProviderStopped(t *testing.T) {
 	h := running(t, "")
 	started := h.mustStart(t, "s", shell("exec sleep 1000"))
 	old := h.pluginOf(t)
-	old.signal(t, unix.SIGSTOP)
+	h.halt(t, old)
 	done := h.beginStart(t, "next")
 	e := refused(t, <-done, rpc.CodeProvider)
 	if !e.Retryable || e.Details["reason"] == nil {
@@ -150,7 +150,7 @@ func TestProviderNeverDoubled(t *testing.T) {
 	for i := range 4 {
 		old := h.pluginOf(t)
 		if i%2 == 1 {
-			old.signal(t, unix.SIGSTOP)
+			h.halt(t, old)
 		}
 		h.Kill()
 		h.Start()
@@ -168,7 +168,7 @@ func TestShutdownWithStoppedProvider(t *testing.T) {
 	t.Parallel()
 	h := running(t, "")
 	plugin := h.pluginOf(t)
-	plugin.signal(t, unix.SIGSTOP)
+	h.halt(t, plugin)
 	done := h.beginStart(t, "s")
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()

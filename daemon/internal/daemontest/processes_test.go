@@ -51,6 +51,22 @@ func (p process) signal(t *testing.T, sig unix.Signal) {
 	}
 }
 
+// halt stops a process and returns when it stands still: a signal takes a while
+// to reach each of its threads.
+func (h *Host) halt(t *testing.T, p process) {
+	t.Helper()
+	p.signal(t, unix.SIGSTOP)
+	h.Until(fmt.Sprintf("process %d stands still", p.pid), patience, func() error {
+		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", p.pid))
+		for _, task := range tasks {
+			if status, err := os.ReadFile(task); err == nil && !strings.Contains(string(status), "\nState:\tT") {
+				return errors.New(task)
+			}
+		}
+		return err
+	})
+}
+
 // untilDead waits for the end of a process.
 func (h *Host) untilDead(t *testing.T, p process) {
 	t.Helper()

@@ -39,7 +39,7 @@ func TestStoppedWrappers(t *testing.T) {
 		wrappers, agents = append(wrappers, hold(t, s.PID)), append(agents, hold(t, s.AgentPID))
 	}
 	for _, w := range wrappers[:stopped+1] {
-		w.signal(t, unix.SIGSTOP)
+		h.halt(t, w)
 	}
 	h.Kill()
 	h.Start()

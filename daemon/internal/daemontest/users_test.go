@@ -59,7 +59,7 @@ func processesOf(t *testing.T, uid int) []int {
 	var pids []int
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
+		if err != nil || pid == os.Getpid() {
 			continue
 		}
 		status, err := os.ReadFile("/proc/" + e.Name() + "/status")
@@ -79,18 +79,34 @@ func as(t *testing.T, uid, gid int, groups []int, f func()) {
 	t.Helper()
 	needRoot(t)
 	done := make(chan error, 1)
-	go func() { // ends with f
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+	go onThread(func() { // ends with f
 		if err := become(uid, gid, groups); err != nil {
 			done <- err
 			return
 		}
 		f()
 		done <- nil
-	}()
+	})
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
+}
+
+// onThread runs f on a thread that ends with it. The main thread cannot end,
+// and what /proc shows of a process is that of its main thread.
+func onThread(f func()) {
+	runtime.LockOSThread()
+	if unix.Gettid() != os.Getpid() {
+		f()
+		return // locked: the thread ends with the goroutine
+	}
+	done := make(chan struct{})
+	go func() { // ends with f
+		defer close(done)
+		onThread(f) // on another thread, as this one is taken
+	}()
+	<-done
+	runtime.UnlockOSThread()
 }
 
 // become changes the ids of the calling thread alone; the functions of package
