@@ -34,6 +34,13 @@ test: setup build ## Run all tests
 	@[ -n "$(RACE)" ] || echo "note: no C compiler found, the tests run without the race detector"
 	$(GO) test $(RACE) -timeout 20m $(TESTFLAGS) ./...
 
+.PHONY: test-systemd
+test-systemd: setup build ## Run the tests that need a booted systemd, each package in a throw-away one (root)
+	$(GO) build -o $(BIN)/ ./systemd/cmd/berth-box
+	@$(BIN)/berth-box --check
+	$(GO) test $(RACE) -count=1 -timeout 5m $(TESTFLAGS) ./systemd/systemdtest
+	BERTH_TEST_BIN=$(CURDIR)/$(BIN) $(GO) test $(RACE) -count=1 -timeout 5m -exec $(CURDIR)/$(BIN)/berth-box $(TESTFLAGS) ./systemd
+
 .PHONY: crash
 crash: build ## Kill the daemon at random moments under load, ROUNDS times (200)
 	$(GO) test $(RACE) -count=1 -timeout 60m -run TestCrash -v ./daemon/internal/daemontest -rounds $(ROUNDS)

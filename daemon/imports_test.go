@@ -50,6 +50,8 @@ var allowed = map[string][]string{
 
 	"statefs/statefstest": {"statefs/journal"},
 
+	"systemd/cmd/berth-box": {"systemd/systemdtest"},
+
 	"rpc/client":           {"rpc"},
 	"rpc/internal/rpctest": {"rpc"},
 	"rpc/internal/cli":     {"rpc", "rpc/client", "rpc/wire", "statefs", "statefs/journal", "statefs/record", "statefs/spool"},

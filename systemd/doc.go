@@ -1,0 +1,7 @@
+// Package systemd has the units that berthd is installed with, and their tests,
+// which run inside a booted systemd: make test-systemd. There is no code here.
+//
+//	berthd.service …   the units; README.md is the operator's page about them
+//	systemdtest        boots a systemd for tests
+//	cmd/berth-box      the same for go test -exec and the shell
+package systemd
