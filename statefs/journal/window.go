@@ -8,8 +8,9 @@ import (
 )
 
 const (
-	windowSize  = 4 << 20 // more than the longest record
-	unreadable  = 0xdb    // stands for bytes that the device does not give: no magic, not zero
+	windowSize  = 4 << 20   // more than the longest record
+	windowStep  = 256 << 10 // of it filled at a time: memory that was never touched costs nothing
+	unreadable  = 0xdb      // stands for bytes that the device does not give: no magic, not zero
 	mediumBlock = 4096
 )
 
@@ -35,27 +36,29 @@ func (w *window) at(off int64, n int) []byte {
 		return nil
 	}
 	if off < w.off || off+int64(n) > w.off+int64(len(w.data)) {
-		w.fill(off)
+		w.fill(off, n)
 	}
 	have := w.data[min(off-w.off, int64(len(w.data))):]
 	return have[:min(n, len(have))]
 }
 
-func (w *window) fill(off int64) {
+// fill reads the block of off and what follows, at least n bytes from off on.
+func (w *window) fill(off int64, n int) {
 	w.off = off &^ (mediumBlock - 1)
-	w.data = w.buf[:min(int64(len(w.buf)), w.size-w.off)]
-	n, err := readFull(w.f, w.data, w.off)
+	want := max(windowStep, off-w.off+int64(n))
+	w.data = w.buf[:min(want, int64(len(w.buf)), w.size-w.off)]
+	got, err := readFull(w.f, w.data, w.off)
 	if err != nil && isMediumError(err) {
-		n, err = w.fillByBlock()
+		got, err = w.fillByBlock()
 	}
 	if err == nil && w.check != nil {
 		err = w.check()
 	}
 	if err != nil {
 		w.err = err
-		n = 0
+		got = 0
 	}
-	w.data = w.data[:n]
+	w.data = w.data[:got]
 }
 
 // fillByBlock saves what can be read around a bad place; the checksums then find what is missing.

@@ -258,7 +258,8 @@ func (h *Host) request(p engine.LaunchPlan, dir string, leaf *cgroupfs.Leaf) (re
 			"BERTH_SESSION=" + p.Key.Session,
 			"BERTH_INSTANCE=" + p.Key.Instance,
 			"BERTH_GENERATION=" + strconv.FormatUint(p.Key.Generation, 10),
-			"GOMAXPROCS=1", // a wrapper is idle: one processor's caches are enough
+			// There is one wrapper per session and it is idle most of the time: its runtime stays small.
+			"GOMAXPROCS=1", "GOGC=20", "GOMEMLIMIT=16MiB",
 		},
 	}
 	if leaf != nil {

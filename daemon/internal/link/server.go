@@ -203,6 +203,10 @@ func (s *Server) untrack(c *Conn) {
 
 // introduce reads the hello and proves it.
 func (s *Server) introduce(c *Conn) (engine.Hello, error) {
+	peer, err := peerIdentity(c.raw) // first: a new wrapper connects before its hello is due
+	if err != nil {
+		return engine.Hello{}, err
+	}
 	c.raw.SetReadDeadline(time.Now().Add(helloBound))
 	f, err := c.reader.ReadFrame()
 	if err != nil {
@@ -228,7 +232,8 @@ func (s *Server) introduce(c *Conn) (engine.Hello, error) {
 	if subtle.ConstantTimeCompare([]byte(hex.EncodeToString(sum[:])), []byte(claim.TokenHash)) != 1 {
 		return h, errors.New("the token is not this instance's")
 	}
-	h.Identity, h.RecipeDigest, err = s.identify(c, key, claim)
+	h.Identity = peer
+	h.RecipeDigest, err = s.identify(peer, key, claim)
 	return h, err
 }
 
@@ -248,12 +253,9 @@ func (s *Server) welcome(c *Conn, h engine.Hello) (refused, failed error) {
 	return nil, c.sendLocked(wire.Frame{Kind: wire.KindWelcome})
 }
 
-// identify proves that the peer is the process that was spawned.
-func (s *Server) identify(c *Conn, key engine.WrapperKey, claim Claim) (sys.Identity, string, error) {
-	peer, err := peerIdentity(c.raw)
-	if err != nil {
-		return peer, "", err
-	}
+// identify proves that the peer is the process that was spawned, and returns the
+// digest of the recipe that this daemon has given it.
+func (s *Server) identify(peer sys.Identity, key engine.WrapperKey, claim Claim) (recipeDigest string, err error) {
 	s.mu.Lock()
 	want, launched := s.expected[place{key.Session, key.Generation}]
 	s.mu.Unlock()
@@ -261,22 +263,22 @@ func (s *Server) identify(c *Conn, key engine.WrapperKey, claim Claim) (sys.Iden
 	recorded := claim.Identity.PID != 0
 	switch {
 	case recorded && claim.Identity != peer:
-		return peer, "", fmt.Errorf("peer is %v, the lease names %v", peer, claim.Identity)
+		return "", fmt.Errorf("peer is %v, the lease names %v", peer, claim.Identity)
 	case !recorded && launched && want.identity != peer:
-		return peer, "", fmt.Errorf("peer is %v, launched was %v", peer, want.identity)
+		return "", fmt.Errorf("peer is %v, launched was %v", peer, want.identity)
 	case recorded, launched:
-		return peer, want.recipeDigest, nil
+		return want.recipeDigest, nil
 	case claim.WrapCgroup == "":
-		return peer, "", nil // no cgroups: the token is all there is, evidence is weak
+		return "", nil // no cgroups: the token is all there is, evidence is weak
 	}
 	dir, err := s.opts.CgroupOf(peer.PID)
 	if err != nil {
-		return peer, "", fmt.Errorf("finding the peer's cgroup: %w", err)
+		return "", fmt.Errorf("finding the peer's cgroup: %w", err)
 	}
 	if dir != claim.WrapCgroup {
-		return peer, "", fmt.Errorf("peer is in %q, not in its leaf", dir)
+		return "", fmt.Errorf("peer is in %q, not in its leaf", dir)
 	}
-	return peer, "", nil
+	return "", nil
 }
 
 // peerIdentity identifies the process on the other end by SO_PEERPIDFD where

@@ -9,9 +9,14 @@ const (
 	defaultDrain     = time.Second
 
 	// reconnectMin and reconnectMax bound the random pause before the next
-	// connection; the daemon relies on at most one second.
+	// connection. A daemon that has been away for patientAfter is not restarting
+	// but down, and a thousand wrappers that knock each second cost a third of a
+	// processor: from then on patientMax bounds it. A daemon that comes back
+	// pokes whom it finds.
 	reconnectMin = 100 * time.Millisecond
 	reconnectMax = time.Second
+	patientAfter = time.Minute
+	patientMax   = 10 * time.Second
 	// writeBound is for one frame: a daemon that does not read for that long
 	// is as good as none.
 	writeBound = 5 * time.Second
@@ -74,6 +79,9 @@ const (
 	// killEvery is the pause between two looks while killing.
 	killEvery = time.Millisecond
 
+	// noteAfter is how long the daemon must be away to be worth a line in the
+	// wrapper's log: restarts are not.
+	noteAfter = 10 * time.Second
 	// noteEvery bounds how often the wrapper's log repeats itself.
 	noteEvery = time.Minute
 )

@@ -173,9 +173,12 @@ func (s *execSpec) fork(path string) (pid, pidfd int, err error) {
 			Uid: s.recipe.UID, Gid: s.recipe.GID, Groups: s.recipe.Groups,
 		}
 	}
-	onThrowawayThread(s.recipe.NoNewPrivileges, func() {
-		pid, err = syscall.ForkExec(path, s.argv, attr)
-	})
+	start := func() { pid, err = syscall.ForkExec(path, s.argv, attr) }
+	if s.recipe.NoNewPrivileges {
+		withNoNewPrivs(start)
+	} else {
+		start()
+	}
 	return pid, pidfd, err
 }
 

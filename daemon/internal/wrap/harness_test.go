@@ -57,7 +57,7 @@ func TestMain(m *testing.M) {
 var testHost = randomHex()
 
 // patience bounds waiting for something that is about to happen.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 func randomHex() string {
 	var b [16]byte

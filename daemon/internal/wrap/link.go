@@ -23,13 +23,28 @@ type link struct {
 	timer   *time.Timer
 	first   sync.Once
 	tried   chan struct{} // closed when the first hello is on its way, or cannot be
+	early   *os.File      // connected before run, nil = not
+	lostAt  time.Time     // since when there is no connection
 }
 
 func newLink(w *wrapper) *link {
 	l := &link{w: w, exited: make(chan struct{}), quit: make(chan struct{}), ended: make(chan struct{}), tried: make(chan struct{})}
 	l.dialer.path = w.launch.Socket
 	l.timer = time.NewTimer(0)
+	l.lostAt = time.Now()
 	return l
+}
+
+// open connects before run does. What fails is tried again by run.
+func (l *link) open() { l.early, _ = l.dialer.dial() }
+
+// dial returns the connection that open has made, or a new one.
+func (l *link) dial() (*os.File, error) {
+	if f := l.early; f != nil {
+		l.early = nil
+		return f, nil
+	}
+	return l.dialer.dial()
 }
 
 // limiter lets one line pass per noteEvery: a daemon that is away for a week,
@@ -49,9 +64,10 @@ func (l *limiter) due() bool {
 func (l *link) run() {
 	defer close(l.ended)
 	for {
-		conn, err := l.dialer.dial()
+		conn, err := l.dial()
 		if err == nil {
 			err = l.serve(conn)
+			l.lostAt = time.Now()
 		}
 		l.first.Do(func() { close(l.tried) })
 		if l.leaving || l.stopped() {
@@ -60,10 +76,11 @@ func (l *link) run() {
 		if errors.Is(err, errPoked) {
 			continue
 		}
-		if l.notes.due() {
+		away := time.Since(l.lostAt)
+		if (away > noteAfter || errors.Is(err, errRejected)) && l.notes.due() {
 			l.w.log.logf("the daemon is out of reach at %s, trying again for ever: %v", l.w.launch.Socket, err)
 		}
-		if !l.pause() {
+		if !l.pause(away) {
 			l.leaving = true // one last try: the end is worth it
 		}
 	}
@@ -79,9 +96,10 @@ func (l *link) stopped() bool {
 }
 
 // pause waits before the next try, for a random time so that a thousand
-// wrappers do not come all at once. false = stop was called.
-func (l *link) pause() bool {
-	l.timer.Reset(reconnectMin + rand.N(reconnectMax-reconnectMin))
+// wrappers do not come all at once, and longer when the daemon has been away for
+// long. false = stop was called.
+func (l *link) pause(away time.Duration) bool {
+	l.timer.Reset(reconnectMin + rand.N(longestPause(away)-reconnectMin))
 	select {
 	case <-l.timer.C:
 	case <-l.w.poke:
@@ -89,6 +107,14 @@ func (l *link) pause() bool {
 		return false
 	}
 	return true
+}
+
+// longestPause bounds the pause when the daemon has been away for that long.
+func longestPause(away time.Duration) time.Duration {
+	if away > patientAfter {
+		return patientMax
+	}
+	return reconnectMax
 }
 
 // announce makes the link tell that the agent has ended.

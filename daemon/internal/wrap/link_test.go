@@ -49,6 +49,17 @@ func TestReconnects(t *testing.T) {
 	c.await(wire.KindStatus)
 }
 
+// A daemon that is down, not restarting, is asked for less often.
+func TestPatience(t *testing.T) {
+	for away, want := range map[time.Duration]time.Duration{
+		0: reconnectMax, patientAfter: reconnectMax, patientAfter + 1: patientMax, 24 * time.Hour: patientMax,
+	} {
+		if got := longestPause(away); got != want {
+			t.Errorf("away for %v: at most %v, want %v", away, got, want)
+		}
+	}
+}
+
 // A storm: the daemon drops every connection directly after the hello.
 func TestReconnectStorm(t *testing.T) {
 	t.Parallel()

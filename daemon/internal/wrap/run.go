@@ -8,8 +8,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime"
-	"runtime/debug"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -47,9 +45,9 @@ type wrapper struct {
 // Run is berth-wrap: it reads a wire.Launch from the descriptor launchFD,
 // supervises its agent until that has ended, and returns the process's exit
 // code, one of the Exit constants. It must be called first thing in main: it
-// changes process-wide settings. Diagnostics go to standard error.
+// changes process-wide settings. Diagnostics go to standard error. The daemon
+// makes the Go runtime small by the environment, which costs no time here.
 func Run(launchFD int) int {
-	tuneRuntime()
 	w := &wrapper{
 		log:     newDiary(os.Stderr),
 		settled: make(chan struct{}),
@@ -70,14 +68,6 @@ func Run(launchFD int) int {
 		return code
 	}
 	return w.supervise()
-}
-
-// tuneRuntime makes the Go runtime small: there is one wrapper per session and
-// it is idle most of the time.
-func tuneRuntime() {
-	runtime.GOMAXPROCS(1)
-	debug.SetGCPercent(20)
-	debug.SetMemoryLimit(16 << 20)
 }
 
 // catchSignals makes the wrapper deaf to signals that are meant for what it
@@ -165,6 +155,7 @@ func (w *wrapper) supervise() int {
 	w.out = newOutput(w.spool, w.log)
 	w.in = newInput()
 	w.link = newLink(w)
+	w.link.open() // the daemon looks who this is while the agent starts
 	w.stops = &ladder{log: w.log}
 	startErr := w.start()
 	if startErr != nil { // before the hello, which tells it

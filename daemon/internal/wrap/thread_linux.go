@@ -9,24 +9,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onThrowawayThread calls f, on a thread that has no_new_privs when that is
-// asked for, and waits. That thread is ended afterwards: the goroutine is never
-// unlocked from it.
-func onThrowawayThread(noNewPrivs bool, f func()) {
-	if !noNewPrivs {
-		f()
-		return
+// withNoNewPrivs calls f on a thread that has no_new_privs, which a child
+// inherits. It cannot be taken back, and need not be: the wrapper itself
+// executes nothing that could gain any.
+func withNoNewPrivs(f func()) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		panic("internal error: no_new_privs: " + err.Error()) // exists since 3.5 and cannot fail
 	}
-	done := make(chan struct{})
-	go func() { // owner: this function
-		defer close(done)
-		runtime.LockOSThread()
-		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-			panic("internal error: no_new_privs: " + err.Error()) // exists since 3.5 and cannot fail
-		}
-		f()
-	}()
-	<-done
+	f()
 }
 
 // oomScoreFile is this process's badness adjustment, see proc_pid_oom_score_adj(5).
