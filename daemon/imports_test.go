@@ -51,6 +51,7 @@ var allowed = map[string][]string{
 	"statefs/statefstest": {"statefs/journal"},
 
 	"systemd/cmd/berth-box": {"systemd/systemdtest"},
+	"systemd/journald":      {"systemd/journald/catalog", "systemd/journald/native"},
 
 	"rpc/client":           {"rpc"},
 	"rpc/internal/rpctest": {"rpc"},
