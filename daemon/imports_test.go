@@ -16,11 +16,12 @@ var allowed = map[string][]string{
 	"daemon/cmd/berthd":     {"daemon/internal/daemon"},
 	"daemon/cmd/berth-wrap": {"daemon/internal/wrap"},
 	"daemon/internal/daemon": {
-		"daemon/internal/admit", "daemon/internal/api", "daemon/internal/config", "daemon/internal/discover",
+		"daemon/internal/admit", "daemon/internal/api", "daemon/internal/audit", "daemon/internal/config", "daemon/internal/discover",
 		"daemon/internal/effect", "daemon/internal/engine", "daemon/internal/evidence", "daemon/internal/lease",
 		"daemon/internal/link", "daemon/internal/spawn", "daemon/internal/sys", "plugins/host", "rpc",
-		"statefs", "statefs/cgroupfs", "statefs/journal",
+		"statefs", "statefs/cgroupfs", "statefs/journal", "systemd/journald", "systemd/journald/native",
 	},
+	"daemon/internal/audit": {"daemon/internal/engine", "statefs/record", "systemd/journald/catalog"},
 	"daemon/internal/api": {
 		"daemon/internal/admit", "daemon/internal/discover", "daemon/internal/engine", "daemon/internal/evidence",
 		"daemon/internal/lease", "daemon/internal/link", "daemon/internal/sys", "plugins/host", "plugins/sandbox",

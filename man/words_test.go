@@ -107,7 +107,7 @@ func quoted(t *testing.T, name, what string, words []string) {
 // is documented is read or set.
 func TestEnvironment(t *testing.T) {
 	t.Parallel()
-	real := map[string]bool{"TMPDIR": true} // through os.TempDir
+	real := map[string]bool{"TMPDIR": true, "JOURNAL_STREAM": true} // through os.TempDir and go-systemd
 	name := regexp.MustCompile(`"(BERTH_[A-Z_]+)=?"|(?:Getenv|LookupEnv)\("([A-Z_]+)"\)`)
 	passed := regexp.MustCompile(`passed = \[\]string\{(.*)\}`)
 	for _, dir := range []string{"daemon", "rpc", "plugins", "statefs"} {

@@ -352,6 +352,10 @@ type StatusReply struct {
 	StateDir   string         `json:"state_dir"`
 	// Stale counts events that were about another instance, attempt or timer.
 	Stale uint64 `json:"stale_events"`
+	// Log is journald, text or json; LogDropped counts entries that journald did
+	// not take.
+	Log        string `json:"log"`
+	LogDropped uint64 `json:"log_dropped"`
 }
 
 // JournalStatus is the journal's account of itself.

@@ -129,7 +129,7 @@ func (s *supervisor) wait(ctx context.Context, failures int, cause error) bool {
 		state = CircuitOpen
 	}
 	s.failed(state, cause, time.Now().Add(delay))
-	s.log.Warn("plugin failed", "provider", s.config.Kind, "state", string(state),
+	s.log.Warn("plugin failed", "event", "provider_failed", "provider", s.config.Kind, "state", string(state),
 		"failures", failures, "next_try_in", delay.Round(time.Millisecond), "error", cause)
 	t := time.NewTimer(delay)
 	defer t.Stop()

@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -59,7 +60,9 @@ func run() int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	return report(daemon.Run(ctx, cfg, version, daemon.Logger(&cfg.Log)))
+	log := daemon.OpenLog(&cfg.Log)
+	err = daemon.Run(ctx, cfg, version, log)
+	return report(errors.Join(err, log.Close()))
 }
 
 func report(err error) int {

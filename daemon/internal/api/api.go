@@ -41,6 +41,8 @@ type Options struct {
 	Marks      admit.Marks
 	StateMarks admit.Marks
 	Status     StaticStatus
+	// LogDropped counts entries that the daemon's log has lost.
+	LogDropped func() uint64
 	Logger     hclog.Logger
 }
 
@@ -60,7 +62,7 @@ type StaticStatus struct {
 	Version, Epoch     string
 	StartedAt          time.Time
 	Cgroup, CgroupPath string
-	Evidence           string
+	Evidence, Log      string
 	// Problems and Recovery are what the start has found.
 	Problems, Recovery []string
 }

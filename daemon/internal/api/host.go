@@ -119,6 +119,7 @@ func (a *API) Status(context.Context, rpc.Peer) (rpc.StatusReply, error) {
 		Cgroup: static.Cgroup, CgroupPath: static.CgroupPath, Evidence: static.Evidence,
 		Sessions: map[string]int{}, Adoption: map[string]int{}, StateDir: a.opts.Dir.Path(),
 		Problems: append([]string(nil), static.Problems...), Stale: a.opts.Engine.StaleEvents(),
+		Log: static.Log, LogDropped: a.opts.LogDropped(),
 	}
 	snapshot.Sessions.Root().Walk(func(_ []byte, v *engine.View) bool {
 		reply.Sessions[v.State.Kind.String()]++

@@ -117,8 +117,12 @@ type Keep struct {
 // Log is the daemon's own log.
 type Log struct {
 	Level  string `toml:"level"`
-	Format string `toml:"format"` // text or json
+	Format string `toml:"format"` // one of LogFormats
 }
+
+// LogFormats are what log.format may be. "auto" is journald where the daemon's
+// standard error is a stream to it, else text.
+var LogFormats = []string{"auto", "journald", "text", "json"}
 
 // Provider is one sandbox provider.
 type Provider struct {
@@ -153,7 +157,7 @@ func Default() Config {
 			Tombstones: Duration(30 * 24 * time.Hour), Operations: Duration(30 * 24 * time.Hour),
 			Generations: 3, Events: 16_384,
 		},
-		Log: Log{Level: "info", Format: "text"},
+		Log: Log{Level: "info", Format: "auto"},
 	}
 }
 
@@ -282,8 +286,12 @@ func (c *Config) Validate() error {
 	if !slices.Contains([]string{"trace", "debug", "info", "warn", "error"}, c.Log.Level) {
 		bad("log.level = %q: must be trace, debug, info, warn or error", c.Log.Level)
 	}
-	if c.Log.Format != "text" && c.Log.Format != "json" {
-		bad("log.format = %q: must be text or json", c.Log.Format)
-	}
+	c.Log.validate(bad)
 	return errors.Join(errs...)
+}
+
+func (l *Log) validate(bad func(format string, args ...any)) {
+	if !slices.Contains(LogFormats, l.Format) {
+		bad("log.format = %q: must be auto, journald, text or json", l.Format)
+	}
 }

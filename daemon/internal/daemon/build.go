@@ -108,7 +108,7 @@ func (d *Daemon) newAPI(started time.Time) error {
 	}
 	status := api.StaticStatus{
 		Version: d.version, Epoch: d.epoch, StartedAt: started, Cgroup: d.tree.Mode().String(),
-		Evidence: "strong", Recovery: d.recoveryNotes(),
+		Evidence: "strong", Recovery: d.recoveryNotes(), Log: d.log.Format,
 	}
 	if d.tree.Mode() == cgroupfs.None {
 		status.Evidence = "weak"
@@ -124,7 +124,7 @@ func (d *Daemon) newAPI(started time.Time) error {
 		Engine: d.engine, Dir: d.dir, Space: space, Prober: d.prober,
 		Plugins: d.plugins, Journal: d.journal, Providers: kinds, UID: uint32(os.Geteuid()),
 		Defaults: defaults, Marks: marks(&d.cfg), StateMarks: stateMarks(&d.cfg), Status: status,
-		Logger: d.log.Named("api"),
+		LogDropped: d.log.Dropped, Logger: d.log.Named("api"),
 	})
 	access, err := access(&d.cfg.Socket)
 	if err != nil {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/berthd/berth/daemon/internal/api"
 	"github.com/berthd/berth/daemon/internal/config"
-	"github.com/hashicorp/go-hclog"
 )
 
 // Flags are what the command line says.
@@ -112,11 +111,4 @@ func ownDir(path string) error {
 		return fmt.Errorf("%q is not a directory that only uid %d can write", path, os.Geteuid())
 	}
 	return nil
-}
-
-// Logger is the daemon's own log on standard error.
-func Logger(l *config.Log) hclog.Logger {
-	return hclog.New(&hclog.LoggerOptions{
-		Name: "berthd", Level: hclog.LevelFromString(l.Level), Output: os.Stderr, JSONFormat: l.Format == "json",
-	})
 }

@@ -29,7 +29,6 @@ import (
 	"github.com/berthd/berth/statefs"
 	"github.com/berthd/berth/statefs/cgroupfs"
 	"github.com/berthd/berth/statefs/journal"
-	"github.com/hashicorp/go-hclog"
 )
 
 const (
@@ -49,7 +48,7 @@ const (
 // Daemon is one berthd between its start and its end.
 type Daemon struct {
 	cfg     config.Config
-	log     hclog.Logger
+	log     *Log
 	version string
 
 	epoch    string
@@ -76,7 +75,7 @@ type Daemon struct {
 func SocketPath(c *config.Config) string { return filepath.Join(c.RunDir, "berth.sock") }
 
 // Run starts the daemon and serves until ctx ends.
-func Run(ctx context.Context, cfg config.Config, version string, log hclog.Logger) (err error) {
+func Run(ctx context.Context, cfg config.Config, version string, log *Log) (err error) {
 	d := &Daemon{cfg: cfg, log: log, version: version}
 	defer func() { err = errors.Join(err, d.close()) }()
 	started := time.Now()
@@ -101,6 +100,7 @@ func (d *Daemon) open() (err error) {
 		return err
 	}
 	d.closers = append(d.closers, d.dir.Close)
+	d.log.ofHost(d.dir.HostID())
 	if d.dir.MachineSource() == "" {
 		d.log.Warn("this machine has no id: a copy of the state directory on another machine would not be noticed")
 	}
@@ -122,7 +122,7 @@ func (d *Daemon) open() (err error) {
 		return nil
 	})
 	if d.tree.Mode() == cgroupfs.None {
-		d.log.Warn("running without cgroups: evidence is weak", "reason", d.tree.Reason())
+		d.log.Warn("running without cgroups: evidence is weak", "why", d.tree.Reason())
 		return nil
 	}
 	release, err := claimTree(d.tree.Path())
@@ -212,6 +212,8 @@ func (d *Daemon) serve(ctx context.Context, started time.Time) error {
 	defer stopEngine()
 	failures := make(chan error, 4)
 	engineDone := make(chan error, 1)
+	endAudit := d.audit()
+	defer endAudit()                                      // the engine has ended by then
 	go func() { engineDone <- d.engine.Run(engineCtx) }() // ended below
 	go d.exits()                                          // ends with the watcher
 	go func() { failures <- d.serveWrappers() }()         // ends with the listener
@@ -219,7 +221,7 @@ func (d *Daemon) serve(ctx context.Context, started time.Time) error {
 	d.plugins.Start(engineCtx)
 	go d.prove(engineCtx) // bounded
 	go d.sweepTrash(engineCtx)
-	d.log.Info("serving", "socket", SocketPath(&d.cfg), "host", d.dir.HostID(), "cgroup", d.tree.Mode().String(),
+	d.log.Info("serving", "event", "daemon_started", "socket", SocketPath(&d.cfg), "host", d.dir.HostID(), "cgroup", d.tree.Mode().String(),
 		"sessions", d.engine.Snapshot().Sessions.Len(), "took", time.Since(started).Round(time.Microsecond).String())
 
 	var failure error
@@ -229,7 +231,7 @@ func (d *Daemon) serve(ctx context.Context, started time.Time) error {
 	case failure = <-engineDone:
 		engineDone <- failure
 	}
-	d.log.Info("ending; wrappers live on")
+	d.log.Info("ending; wrappers live on", "event", "daemon_ended")
 	return errors.Join(failure, d.shutdown(stopEngine, engineDone))
 }
 

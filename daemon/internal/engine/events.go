@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/berthd/berth/daemon/internal/lease"
 	"github.com/berthd/berth/statefs/record"
 )
 
@@ -23,6 +24,14 @@ type Event struct {
 	By         string
 	Detail     string
 	Exit       *record.Exit
+	// Ended says that an instance has ended with this event, the one that Exit
+	// names. What an earlier daemon saw says so of owned_absent only.
+	Ended bool
+	// Provider is the kind of the instance's sandbox.
+	Provider string
+	// Operation is the key of the request that led to it, as far as this
+	// daemon has seen that request; the journal's lease records have none.
+	Operation string
 	// From and To bound what a gap has lost.
 	From, To uint64
 }
@@ -34,13 +43,13 @@ const KindGap = "gap"
 func leaseEvent(l *record.Lease) Event {
 	ev := Event{
 		At: l.Wall, Session: l.Session, UID: l.UID, Generation: l.Generation,
-		Instance: l.Instance, Kind: l.Event, State: l.State,
+		Instance: l.Instance, Kind: l.Event, State: l.State, Provider: l.Wrapper.Provider,
 	}
 	if l.Stop != nil {
 		ev.Reason, ev.By, ev.Detail = l.Stop.Reason, l.Stop.By, cmp.Or(l.Stop.LastError, l.Stop.Why)
 	}
 	if l.State == "vacant" {
-		ev.Exit = l.Exit
+		ev.Exit, ev.Ended = l.Exit, l.Exit != nil && l.Event == lease.OwnedAbsent.String()
 	}
 	return ev
 }

@@ -78,7 +78,7 @@ func (t *tx) verify(d *draft, h *Hello) {
 // mustReduce applies an event that the table cannot refuse in this state.
 func (t *tx) mustReduce(d *draft, ev lease.Event) {
 	if _, err := t.reduce(d, ev); err != nil {
-		t.e.log.Error("a lease event was refused", "session", d.s.id, "event", ev.Kind.String(), "error", err)
+		t.e.log.Error("a lease event was refused", "session", d.s.id, "refused", ev.Kind.String(), "error", err)
 	}
 }
 

@@ -117,7 +117,7 @@ const entryOverhead = 64
 // something that can no longer be put on disk.
 func (e *Engine) fail(err error) error {
 	e.failed.Store(&err)
-	e.log.Error("the journal has failed: nothing can be changed until the daemon is restarted", "error", err)
+	e.log.Error("the journal has failed: nothing can be changed until the daemon is restarted", "event", "journal_failed", "error", err)
 	failure := journalFailed(err)
 	for _, c := range e.barred {
 		c.fail(failure)

@@ -231,6 +231,7 @@ func (t *tx) allocate(d *draft, key opKey, req *StartRequest, reply func(Started
 		}
 		t.putSpec(d, spec)
 	}
+	d.operation = key.key
 	t.plan(d, spec, req.Device)
 	instance := lease.Instance{ID: t.e.opts.NewID(), Generation: d.state.NextGeneration}
 	t.place(d, instance, spec)

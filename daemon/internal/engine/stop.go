@@ -63,6 +63,7 @@ func (t *tx) once(kind string, c *Caller, change func(t *tx, d *draft) error) er
 	if err != nil {
 		return err
 	}
+	d.operation = key.key
 	if err := change(t, d); err != nil || key.key == "" {
 		return err
 	}

@@ -49,6 +49,8 @@ type draft struct {
 	fresh     bool       // that allocation is the workspace's first use
 	exit      *wire.Exit // the exit record of the instance, where one was read
 	gone      bool       // has become a tombstone
+	operation string     // key of the request that changes it in this batch
+	ended     bool       // an instance has ended with the event that is being recorded
 }
 
 func (e *Engine) begin() *tx {
@@ -111,10 +113,11 @@ func (t *tx) reduce(d *draft, ev lease.Event) (changed bool, err error) {
 	case lease.Refused:
 		return false, err
 	}
-	d.state = next
+	d.state, d.ended = next, false
 	for _, effect := range effects {
 		if effect.Kind == lease.Vacated {
 			t.vacated(d, effect)
+			d.ended = !effect.Instance.IsZero()
 		}
 		t.effects = append(t.effects, pending{d.s, effect})
 	}
@@ -122,6 +125,7 @@ func (t *tx) reduce(d *draft, ev lease.Event) (changed bool, err error) {
 		return false, nil
 	}
 	t.put(d, ev.Kind.String(), ev.Error)
+	d.ended = false
 	return true, nil
 }
 
@@ -150,6 +154,10 @@ func (t *tx) put(d *draft, event, detail string) {
 	ev := leaseEvent(&d.lease)
 	if detail != "" {
 		ev.Detail = detail
+	}
+	ev.Ended = ev.Ended || d.ended
+	if ev.Operation = d.operation; ev.Operation == "" && len(d.startKeys) > 0 {
+		ev.Operation = d.startKeys[0].key
 	}
 	t.event(ev)
 	t.touch(d.s.id)

@@ -48,6 +48,8 @@ func (a *app) statusText(s rpc.StatusReply) {
 		"Recovery", strings.Join(s.Journal.Recovery, "; "),
 		"State dir", s.StateDir,
 		"Stale events", zeroEmpty(s.Stale),
+		"Log", s.Log,
+		"Dropped log entries", zeroEmpty(s.LogDropped),
 	)
 }
 
