@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"time"
 
@@ -29,6 +30,7 @@ import (
 	"github.com/berthd/berth/statefs"
 	"github.com/berthd/berth/statefs/cgroupfs"
 	"github.com/berthd/berth/statefs/journal"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -79,6 +81,11 @@ func Run(ctx context.Context, cfg config.Config, version string, log *Log) (err 
 	d := &Daemon{cfg: cfg, log: log, version: version}
 	defer func() { err = errors.Join(err, d.close()) }()
 	started := time.Now()
+	// A log whose reader has gone is no reason to end: without a handler the
+	// runtime would (os/signal). To ignore the signal would be inherited.
+	broken := make(chan os.Signal, 1)
+	signal.Notify(broken, unix.SIGPIPE)
+	defer signal.Stop(broken)
 	if err := d.open(); err != nil {
 		return err
 	}
