@@ -13,13 +13,13 @@ const module = "github.com/berthd/berth/"
 // packages of this module that it may import. What is not listed may import
 // nothing of ours. Tests are free.
 var allowed = map[string][]string{
-	"daemon/cmd/berthd":     {"daemon/internal/daemon"},
+	"daemon/cmd/berthd":     {"daemon/internal/daemon", "systemd/notify"},
 	"daemon/cmd/berth-wrap": {"daemon/internal/wrap"},
 	"daemon/internal/daemon": {
 		"daemon/internal/admit", "daemon/internal/api", "daemon/internal/audit", "daemon/internal/config", "daemon/internal/discover",
 		"daemon/internal/effect", "daemon/internal/engine", "daemon/internal/evidence", "daemon/internal/lease",
 		"daemon/internal/link", "daemon/internal/spawn", "daemon/internal/sys", "plugins/host", "rpc",
-		"statefs", "statefs/cgroupfs", "statefs/journal", "systemd/journald", "systemd/journald/native",
+		"statefs", "statefs/cgroupfs", "statefs/journal", "systemd/journald", "systemd/journald/native", "systemd/notify",
 	},
 	"daemon/internal/audit": {"daemon/internal/engine", "statefs/record", "systemd/journald/catalog"},
 	"daemon/internal/api": {

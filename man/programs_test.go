@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -254,16 +255,19 @@ func TestExitCodes(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for want, args := range [][]string{
-		{"--version"},
-		{"--dev", "--state-dir", filepath.Join(file, "state"), "--run-dir", dir},
-		{"--no-such-flag"},
+	codes := []string{"2"} // of the Go runtime, when it panics
+	for want, args := range map[int][]string{
+		0:  {"--version"},
+		1:  {"--dev", "--state-dir", filepath.Join(file, "state"), "--run-dir", dir},
+		64: {"--no-such-flag"},
+		78: {"--config", filepath.Join(dir, "missing")},
 	} {
 		if out, code := run(t, "berthd", args...); code != want {
 			t.Errorf("berthd %v ends with %d, want %d: %s", args, code, want, out)
 		}
+		codes = append(codes, strconv.Itoa(want))
 	}
-	same(t, "berthd", items(page(t, "berthd.8"), "Li", "EXIT STATUS"), []string{"0", "1", "2"})
+	same(t, "berthd", items(page(t, "berthd.8"), "Li", "EXIT STATUS"), codes)
 }
 
 // facts are what testdata/facts.go prints.

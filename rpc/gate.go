@@ -52,7 +52,7 @@ func (g *gate) Accept() (net.Conn, error) {
 			continue
 		}
 		peer := Peer{PID: cred.pid, UID: cred.uid, GID: cred.gid}
-		peer.Role = g.s.cfg.Access.role(uint32(os.Geteuid()), cred.uid, cred.groups)
+		peer.Role = g.s.access.Load().role(uint32(os.Geteuid()), cred.uid, cred.groups)
 		if peer.Role == 0 {
 			g.s.refuse(u, Errorf(CodeForbidden, "uid %d may not use this daemon", cred.uid))
 			continue

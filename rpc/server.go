@@ -49,6 +49,7 @@ type Call struct {
 // Server serves the operators' socket.
 type Server struct {
 	cfg      Config
+	access   atomic.Pointer[Access]
 	http     *http.Server
 	places   *places
 	names    *names
@@ -62,6 +63,10 @@ type Server struct {
 	// background counts refusals and terminals, which net/http does not know.
 	background sync.WaitGroup
 }
+
+// SetAccess says who may do what from now on. A connection that is open keeps
+// the role that it has.
+func (s *Server) SetAccess(a Access) { s.access.Store(&a) }
 
 // errShutdown is the cause of contexts that end because the server does.
 var errShutdown = errors.New("the daemon is shutting down")
@@ -80,6 +85,7 @@ func NewServer(cfg Config) *Server {
 		refusing: make(chan struct{}, refusals),
 		openapi:  sync.OnceValue(OpenAPI),
 	}
+	s.SetAccess(cfg.Access)
 	s.base, s.cancelBase = context.WithCancel(context.Background())
 	s.blocking, s.cancelBlocking = context.WithCancel(s.base)
 	protocols := new(http.Protocols)

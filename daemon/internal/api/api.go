@@ -37,9 +37,7 @@ type Options struct {
 	// Providers are the configured kinds in the order of preference.
 	Providers  []string
 	UID        uint32
-	Defaults   Defaults
-	Marks      admit.Marks
-	StateMarks admit.Marks
+	Tuning     Tuning
 	Status     StaticStatus
 	// LogDropped counts entries that the daemon's log has lost.
 	LogDropped func() uint64
@@ -57,6 +55,12 @@ type Defaults struct {
 // Owner is a user that sessions run as.
 type Owner struct{ UID, GID uint32 }
 
+// Tuning is what may change while the daemon runs.
+type Tuning struct {
+	Defaults          Defaults
+	Marks, StateMarks admit.Marks
+}
+
 // StaticStatus is what does not change while the daemon runs.
 type StaticStatus struct {
 	Version, Epoch     string
@@ -71,6 +75,7 @@ type StaticStatus struct {
 type API struct {
 	opts Options
 
+	tuning   atomic.Pointer[Tuning]
 	degraded atomic.Pointer[error] // why other processes cannot be read
 
 	mu      sync.Mutex
@@ -81,8 +86,13 @@ var _ rpc.Service = (*API)(nil)
 
 // New returns an API.
 func New(opts Options) *API {
-	return &API{opts: opts, writers: map[string]*writer{}}
+	a := &API{opts: opts, writers: map[string]*writer{}}
+	a.Reconfigure(opts.Tuning)
+	return a
 }
+
+// Reconfigure takes over settings for the requests from now on.
+func (a *API) Reconfigure(t Tuning) { a.tuning.Store(&t) }
 
 // SetDegraded notes that other processes cannot be read: status says so, and
 // deletes are refused.

@@ -31,10 +31,10 @@ func roomOf(s statefs.Space) admit.Room {
 
 // Capacity measures every root.
 func (a *API) Capacity(ctx context.Context, _ rpc.Peer) (rpc.CapacityReply, error) {
-	snapshot := a.opts.Engine.Snapshot()
+	snapshot, tuning := a.opts.Engine.Snapshot(), a.tuning.Load()
 	return rpc.CapacityReply{Roots: []rpc.Root{
-		a.root(ctx, "workspaces", a.opts.Dir.Workspaces(), a.opts.Marks, snapshot.Rooms),
-		a.root(ctx, "state", a.opts.Dir.Path(), a.opts.StateMarks, nil),
+		a.root(ctx, "workspaces", a.opts.Dir.Workspaces(), tuning.Marks, snapshot.Rooms),
+		a.root(ctx, "state", a.opts.Dir.Path(), tuning.StateMarks, nil),
 	}}, nil
 }
 

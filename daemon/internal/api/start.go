@@ -77,7 +77,7 @@ func (a *API) owner(p rpc.Peer, session string, req *rpc.StartRequest) (Owner, e
 	if v, ok := a.opts.Engine.View(session); ok && req.Owner == "" {
 		return Owner{v.Lease.UID, v.Lease.GID}, nil
 	}
-	owner := Owner{p.UID, p.GID}
+	owner, defaults := Owner{p.UID, p.GID}, a.tuning.Load().Defaults
 	switch {
 	case req.Owner != "":
 		named, err := lookupOwner(req.Owner)
@@ -88,10 +88,10 @@ func (a *API) owner(p rpc.Peer, session string, req *rpc.StartRequest) (Owner, e
 			return Owner{}, rpc.Errorf(rpc.CodeForbidden, "only operators may start sessions of another user")
 		}
 		owner = named
-	case p.UID == 0 && a.opts.Defaults.Owner != nil:
-		owner = *a.opts.Defaults.Owner
+	case p.UID == 0 && defaults.Owner != nil:
+		owner = *defaults.Owner
 	}
-	if owner.UID == 0 && !a.opts.Defaults.AllowRoot {
+	if owner.UID == 0 && !defaults.AllowRoot {
 		return Owner{}, rpc.Errorf(rpc.CodeInvalidRequest,
 			"a session must not run as root: name its owner, or set sessions.default_owner or sessions.allow_root")
 	}
@@ -134,10 +134,11 @@ func (a *API) spec(session string, owner Owner, in *rpc.SessionSpec) (*record.Sp
 	if err != nil {
 		return nil, err
 	}
+	defaults := a.tuning.Load().Defaults
 	out := &record.Spec{
 		Session: session, Command: in.Command, Env: in.Env, Provider: provider,
 		Terminal: in.Terminal, Rows: in.Rows, Cols: in.Cols, Grace: -1,
-		ReserveBytes: a.opts.Defaults.ReserveBytes, ReserveInodes: a.opts.Defaults.ReserveInodes,
+		ReserveBytes: defaults.ReserveBytes, ReserveInodes: defaults.ReserveInodes,
 		MaxProcesses: in.Limits.Processes, MaxMemoryBytes: in.Limits.MemoryBytes,
 		MaxCPUPercent: in.Limits.CPUPercent, MaxOpenFiles: in.Limits.OpenFiles,
 	}

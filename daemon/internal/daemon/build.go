@@ -32,16 +32,20 @@ func (d *Daemon) engineOptions() engine.Options {
 	return engine.Options{
 		HostID: d.dir.HostID(), Epoch: d.epoch, UID: uint32(os.Geteuid()),
 		Journal: d.journal, Effects: d.host, Rules: rules(c),
-		Settings: engine.Settings{
-			StartupTimeout: c.Sessions.StartupTimeout.D(), Grace: c.Sessions.Grace.D(),
-			ReconnectWindow: c.Wrapper.ReconnectWindow.D(), AdoptPatience: 2 * time.Second,
-			RelistEvery: c.Wrapper.RelistEvery.D(), TombstoneFor: c.Keep.Tombstones.D(),
-			OperationFor: c.Keep.Operations.D(), EventsKept: c.Keep.Events, Marks: marks(c), StateMarks: stateMarks(c),
-		},
+		Settings:      settings(c),
 		Leaf:          d.leaf,
 		GenerationDir: d.dir.GenerationDir,
 		WorkspaceDir:  d.dir.WorkspaceDir,
 		Logger:        d.log.Named("engine"),
+	}
+}
+
+func settings(c *config.Config) engine.Settings {
+	return engine.Settings{
+		StartupTimeout: c.Sessions.StartupTimeout.D(), Grace: c.Sessions.Grace.D(),
+		ReconnectWindow: c.Wrapper.ReconnectWindow.D(), AdoptPatience: 2 * time.Second,
+		RelistEvery: c.Wrapper.RelistEvery.D(), TombstoneFor: c.Keep.Tombstones.D(),
+		OperationFor: c.Keep.Operations.D(), EventsKept: c.Keep.Events, Marks: marks(c), StateMarks: stateMarks(c),
 	}
 }
 
@@ -97,14 +101,9 @@ func (d *Daemon) newAPI(started time.Time) error {
 	for _, p := range d.cfg.Providers {
 		kinds = append(kinds, p.Kind)
 	}
-	s := &d.cfg.Sessions
-	defaults := api.Defaults{AllowRoot: s.AllowRoot, ReserveBytes: s.ReserveBytes, ReserveInodes: s.ReserveInodes}
-	if s.DefaultOwner != "" {
-		o, err := api.LookupOwner(s.DefaultOwner)
-		if err != nil {
-			return fmt.Errorf("reading sessions.default_owner: %w", err)
-		}
-		defaults.Owner = &o
+	defaults, err := apiDefaults(&d.cfg)
+	if err != nil {
+		return err
 	}
 	status := api.StaticStatus{
 		Version: d.version, Epoch: d.epoch, StartedAt: started, Cgroup: d.tree.Mode().String(),
@@ -123,8 +122,8 @@ func (d *Daemon) newAPI(started time.Time) error {
 	d.api = api.New(api.Options{
 		Engine: d.engine, Dir: d.dir, Space: space, Prober: d.prober,
 		Plugins: d.plugins, Journal: d.journal, Providers: kinds, UID: uint32(os.Geteuid()),
-		Defaults: defaults, Marks: marks(&d.cfg), StateMarks: stateMarks(&d.cfg), Status: status,
-		LogDropped: d.log.Dropped, Logger: d.log.Named("api"),
+		Tuning: api.Tuning{Defaults: defaults, Marks: marks(&d.cfg), StateMarks: stateMarks(&d.cfg)},
+		Status: status, LogDropped: d.log.Dropped, Logger: d.log.Named("api"),
 	})
 	access, err := access(&d.cfg.Socket)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/signal"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/berthd/berth/daemon/internal/api"
@@ -30,7 +30,7 @@ import (
 	"github.com/berthd/berth/statefs"
 	"github.com/berthd/berth/statefs/cgroupfs"
 	"github.com/berthd/berth/statefs/journal"
-	"golang.org/x/sys/unix"
+	"github.com/berthd/berth/systemd/notify"
 )
 
 const (
@@ -49,7 +49,8 @@ const (
 
 // Daemon is one berthd between its start and its end.
 type Daemon struct {
-	cfg     config.Config
+	cfg     config.Config // changed by reloads only, once serving
+	flags   Flags         // where cfg comes from
 	log     *Log
 	version string
 
@@ -69,6 +70,9 @@ type Daemon struct {
 	api      *api.API
 	server   *rpc.Server
 
+	passed              *notify.Environment
+	manager             *notify.Manager
+	note                atomic.Pointer[string] // in front of the status line
 	operators, wrappers net.Listener
 	closers             []func() error
 }
@@ -76,16 +80,27 @@ type Daemon struct {
 // SocketPath is the operators' socket of a configuration.
 func SocketPath(c *config.Config) string { return filepath.Join(c.RunDir, "berth.sock") }
 
+// Options is what a daemon is started with.
+type Options struct {
+	Config  config.Config
+	Version string
+	Log     *Log
+	// Passed is what the service manager has passed, the daemon's from then on.
+	Passed *notify.Environment
+	// Reload asks for the configuration to be read again, as Flags say.
+	Reload <-chan os.Signal
+	Flags  Flags
+}
+
 // Run starts the daemon and serves until ctx ends.
-func Run(ctx context.Context, cfg config.Config, version string, log *Log) (err error) {
-	d := &Daemon{cfg: cfg, log: log, version: version}
+func Run(ctx context.Context, o Options) (err error) {
+	d := &Daemon{
+		cfg: o.Config, flags: o.Flags, log: o.Log, version: o.Version, passed: o.Passed, manager: o.Passed.Manager,
+	}
 	defer func() { err = errors.Join(err, d.close()) }()
 	started := time.Now()
-	// A log whose reader has gone is no reason to end: without a handler the
-	// runtime would (os/signal). To ignore the signal would be inherited.
-	broken := make(chan os.Signal, 1)
-	signal.Notify(broken, unix.SIGPIPE)
-	defer signal.Stop(broken)
+	ready := d.working()
+	defer func() { ready() }()
 	if err := d.open(); err != nil {
 		return err
 	}
@@ -95,7 +110,9 @@ func Run(ctx context.Context, cfg config.Config, version string, log *Log) (err 
 	if err := d.listen(); err != nil {
 		return err
 	}
-	return d.serve(ctx, started)
+	ready()
+	ready = func() {}
+	return d.serve(ctx, started, o.Reload)
 }
 
 // open takes the state directory's lock first, then replays the journal.
@@ -190,16 +207,28 @@ func (d *Daemon) listen() (err error) {
 		return err
 	}
 	d.closers = append(d.closers, d.wrappers.Close)
-	gid, err := d.socketGroup()
-	if err != nil {
-		return err
-	}
-	d.operators, err = rpc.Listen(SocketPath(&d.cfg), os.FileMode(d.cfg.Socket.Mode), gid)
-	if err != nil {
+	if d.operators, err = d.listenOperators(); err != nil {
 		return err
 	}
 	d.closers = append(d.closers, ignoreClosed(d.operators.Close))
 	return nil
+}
+
+// listenOperators takes the socket that the service manager has passed, whose
+// mode and group are the manager's, or makes one.
+func (d *Daemon) listenOperators() (net.Listener, error) {
+	l, err := d.passed.Listener(OperatorsSocket)
+	if unused := d.passed.Close(); len(unused) > 0 {
+		d.log.Warn("the service manager has passed descriptors that nothing uses", "names", unused)
+	}
+	if l != nil || err != nil {
+		return l, err
+	}
+	gid, err := d.socketGroup()
+	if err != nil {
+		return nil, err
+	}
+	return rpc.Listen(SocketPath(&d.cfg), os.FileMode(d.cfg.Socket.Mode), gid)
 }
 
 func (d *Daemon) wrapSocket() string { return filepath.Join(d.cfg.RunDir, "wrap.sock") }
@@ -214,7 +243,7 @@ func ignoreClosed(f func() error) func() error {
 }
 
 // serve runs everything until ctx ends, then ends it in reverse.
-func (d *Daemon) serve(ctx context.Context, started time.Time) error {
+func (d *Daemon) serve(ctx context.Context, started time.Time, reload <-chan os.Signal) error {
 	engineCtx, stopEngine := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopEngine()
 	failures := make(chan error, 4)
@@ -228,7 +257,10 @@ func (d *Daemon) serve(ctx context.Context, started time.Time) error {
 	d.plugins.Start(engineCtx)
 	go d.prove(engineCtx) // bounded
 	go d.sweepTrash(engineCtx)
-	d.log.Info("serving", "event", "daemon_started", "socket", SocketPath(&d.cfg), "host", d.dir.HostID(), "cgroup", d.tree.Mode().String(),
+	go d.announce(engineCtx)
+	go d.reloads(engineCtx, reload)
+	go d.watchdog(engineCtx, d.manager, d.passed.Watchdog)
+	d.log.Info("serving", "event", "daemon_started", "socket", d.operators.Addr().String(), "host", d.dir.HostID(), "cgroup", d.tree.Mode().String(),
 		"sessions", d.engine.Snapshot().Sessions.Len(), "took", time.Since(started).Round(time.Microsecond).String())
 
 	var failure error
@@ -239,6 +271,8 @@ func (d *Daemon) serve(ctx context.Context, started time.Time) error {
 		engineDone <- failure
 	}
 	d.log.Info("ending; wrappers live on", "event", "daemon_ended")
+	d.told(d.manager.Stopping())
+	defer d.working()()
 	return errors.Join(failure, d.shutdown(stopEngine, engineDone))
 }
 

@@ -327,6 +327,25 @@ func (e *Engine) launchEffects() {
 	e.queued = nil
 }
 
+// Reconfigure takes over rules and settings for all decisions from now on. A
+// deadline that is on disk stays; those that follow from a setting move with it.
+func (e *Engine) Reconfigure(ctx context.Context, rules lease.Rules, settings Settings) error {
+	_, err := ask(ctx, e, journal.Reserved, func(t *tx, reply func(struct{}, error)) {
+		t.then(func() { e.opts.Rules, e.opts.Settings = rules, settings })
+		t.answer(func() { reply(struct{}{}, nil) })
+	})
+	return err
+}
+
+// Turn returns once the loop has come round, after everything that was asked
+// for before. An error says that it did not, before ctx or Run has ended.
+func (e *Engine) Turn(ctx context.Context) error {
+	_, err := ask(ctx, e, journal.Reserved, func(t *tx, reply func(struct{}, error)) {
+		t.answer(func() { reply(struct{}{}, nil) })
+	})
+	return err
+}
+
 // Err is the journal's final failure, nil while it is healthy.
 func (e *Engine) Err() error {
 	if p := e.failed.Load(); p != nil {
