@@ -75,6 +75,7 @@ func TestWords(t *testing.T) {
 	same(t, "codes of refusals", items(ctl, "Li", "REFUSALS"), codes)
 	same(t, "stop reasons", items(daemon, "Li", "STOP REASONS"), f.Reasons)
 	same(t, "states of a lease", items(daemon, "Li", "LEASES"), f.States)
+	same(t, "states of a lease, in berth.7", items(page(t, "berth.7"), "Li", "STATES"), f.States)
 	same(t, "capabilities", items(plugin, "Li", "CAPABILITIES"), values(constants(t, "plugins/sandbox", "Capability", "")))
 	same(t, "reasons of providers", items(plugin, "Li", "REASONS"), values(constants(t, "plugins/sandbox", "Reason", "")))
 	quoted(t, "berthctl.1", "states of a provider", values(constants(t, "plugins/host", "State", "")))
@@ -82,11 +83,14 @@ func TestWords(t *testing.T) {
 
 	shown := items(ctl, "Li", "EVIDENCE")
 	witnesses := constants(t, "daemon/internal/evidence", "", "")
+	var names []string
 	for _, name := range []string{"Leaf", "Paths", "Pidfd", "Lock", "Markers", "Link", "Provider"} {
-		if w := witnesses[name]; w == "" || !slices.Contains(shown, w) {
+		w := witnesses[name]
+		if names = append(names, w); w == "" || !slices.Contains(shown, w) {
 			t.Errorf("witness %s %q is not documented", name, w)
 		}
 	}
+	same(t, "witnesses, in berth.7", items(page(t, "berth.7"), "Li", "EVIDENCE"), names)
 }
 
 // quoted expects each word in a page as .Ql word.
