@@ -9,6 +9,7 @@ import (
 const (
 	leafPrefix  = "berth-"
 	genMark     = "-g"
+	scopeSuffix = ".scope"
 	probePrefix = ".probe-" // no leaf begins with a dot
 
 	// MaxNameLen is NAME_MAX of the cgroup file system, in bytes.
@@ -21,10 +22,23 @@ func LeafName(session string, generation uint64) string {
 	return leafPrefix + session + genMark + strconv.FormatUint(generation, 10)
 }
 
-// ParseLeafName is the inverse of LeafName. ok is false for every name that LeafName does not make
-// from a valid session id ([A-Za-z0-9][A-Za-z0-9_.-]{0,127}), such as a generation with leading zeros.
+// ScopeName returns the name that the leaf has as a unit of systemd's: berth-SESSION-gN.scope. All that a
+// session id may consist of is allowed in the name of a unit (systemd.unit(5), "unit names"), in which "-"
+// needs no escape: it stands for "/" only in names that are made from paths. No such name begins with what
+// systemd puts a "_" in front of when it makes the directory (cg_needs_escape in its cgroup-util.c): unit
+// and directory are called the same.
+func ScopeName(session string, generation uint64) string {
+	return LeafName(session, generation) + scopeSuffix
+}
+
+// IsScope reports whether a leaf of that name is made to be a scope. No other leaf's name ends like it:
+// those end in digits.
+func IsScope(leaf string) bool { return strings.HasSuffix(leaf, scopeSuffix) }
+
+// ParseLeafName is the inverse of both LeafName and ScopeName. ok is false for every name that they do not
+// make from a valid session id ([A-Za-z0-9][A-Za-z0-9_.-]{0,127}), such as a generation with leading zeros.
 func ParseLeafName(name string) (session string, generation uint64, ok bool) {
-	rest, ok := strings.CutPrefix(name, leafPrefix)
+	rest, ok := strings.CutPrefix(strings.TrimSuffix(name, scopeSuffix), leafPrefix)
 	if !ok {
 		return "", 0, false
 	}

@@ -102,6 +102,21 @@ func Attach(path string) (*Tree, error) {
 	return t, nil
 }
 
+// OpenSlice opens the existing cgroup at path, a slice of systemd's that holds leaves which are scopes, and
+// proves there what Open proves. Which controllers its children get is systemd's to say: nothing is handed
+// down. fs.ErrNotExist as with Attach.
+func OpenSlice(path string) (*Tree, error) {
+	t, err := Attach(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.probe(); err != nil {
+		t.dir.Close()
+		return nil, fmt.Errorf("opening slice: %w", err)
+	}
+	return t, nil
+}
+
 // locate says where the cgroup at base lies in the hierarchy, whether or not it exists.
 func locate(mount string, mode Mode, base string) (*Tree, error) {
 	root, err := mountRoot(mount)

@@ -2,10 +2,14 @@ package cgroupfs
 
 import (
 	"errors"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 )
+
+// unitName is what systemd takes for one, unit_name_is_valid in its unit-name.c.
+var unitName = regexp.MustCompile(`^[a-zA-Z0-9:_.\\-]+\.scope$`)
 
 func TestLeafNameRoundTrip(t *testing.T) {
 	t.Parallel()
@@ -14,11 +18,18 @@ func TestLeafNameRoundTrip(t *testing.T) {
 			if got, n, ok := ParseLeafName(LeafName(s, g)); got != s || n != g || !ok {
 				t.Errorf("%q %d: %q %d %v", s, g, got, n, ok)
 			}
+			name := ScopeName(s, g)
+			if got, n, ok := ParseLeafName(name); got != s || n != g || !ok || !IsScope(name) || IsScope(LeafName(s, g)) {
+				t.Errorf("scope of %q %d: %q %d %v", s, g, got, n, ok)
+			}
+			if !unitName.MatchString(name) || len(name) > MaxNameLen {
+				t.Errorf("%q is no name of a unit", name)
+			}
 		}
 	}
 	for _, name := range []string{
 		"", "berth-", "berth-a", "berth-a-g", "berth--g1", "berth-a-g01", "berth-a-g+1", "berth-a-g-1", "berth-a-g1 ", "berth-.a-g1",
-		"berth-a/b-g1", "berth-a-g18446744073709551616", "berth-a-g1.scope", "Berth-a-g1", "a-g1", "berth-" + strings.Repeat("s", 129) + "-g1", "berth-ä-g1",
+		"berth-a/b-g1", "berth-a-g18446744073709551616", "berth-a-g1.scope.scope", "berth-a-g1.slice", "berth-.scope", ".scope", "Berth-a-g1", "a-g1", "berth-" + strings.Repeat("s", 129) + "-g1", "berth-ä-g1",
 	} {
 		if s, n, ok := ParseLeafName(name); ok {
 			t.Errorf("%q: %q %d", name, s, n)
@@ -29,9 +40,10 @@ func TestLeafNameRoundTrip(t *testing.T) {
 func FuzzParseLeafName(f *testing.F) {
 	f.Add("berth-a-g1")
 	f.Add("berth-a-g1-g2")
+	f.Add("berth-a-g1.scope")
 	f.Fuzz(func(t *testing.T, name string) {
 		s, n, ok := ParseLeafName(name)
-		if ok && (LeafName(s, n) != name || checkName(name) != nil) || !ok && (s != "" || n != 0) {
+		if ok && (LeafName(s, n) != name && ScopeName(s, n) != name || checkName(name) != nil) || !ok && (s != "" || n != 0) {
 			t.Fatalf("%q: %q %d %v", name, s, n, ok)
 		}
 	})

@@ -5,12 +5,35 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // removeTries bounds the attempts of Remove; with poll's pace that is about two seconds.
 const removeTries = 200
+
+// managerPatience is how long systemd is waited for to remove the directory of a scope that has become
+// empty. It learns of that within some 20 ms unless it has much to do.
+const managerPatience = time.Second
+
+// AwaitRemoval gives systemd a second to remove a leaf that is a scope of its own and has become empty, and
+// reports whether it has not: a scope whose directory somebody else removes first stays with systemd as a
+// unit that runs for ever (seen with 252), because the kernel has no way left to say that the cgroup has
+// become empty. For other leaves, and for what is not empty, it returns false at once. Remove comes after it
+// in any case.
+func (l *Leaf) AwaitRemoval(ctx context.Context) (overdue bool) {
+	if managed, err := l.Managed(); err != nil || !managed || l.holdsProcess() {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, managerPatience)
+	defer cancel()
+	err := poll(ctx, func() (bool, error) {
+		_, err := l.tree.Open(l.name)
+		return false, err
+	})
+	return !errors.Is(err, fs.ErrNotExist)
+}
 
 // Remove removes the leaf with everything nested in it, deepest first. A leaf that is gone already, or
 // that systemd removes at the same time, is a success, under the same proof as in Tree.Open. While

@@ -8,6 +8,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -125,21 +126,45 @@ func (t *Tree) confirm() error {
 	return nil
 }
 
+// Current reports whether the base's path leads to the directory that was opened; false in Mode None.
+func (t *Tree) Current() bool { return t.mode != None && t.confirm() == nil }
+
 // gone turns the ENOENT or ENODEV of an operation on a leaf into fs.ErrNotExist when the leaf's
 // directory is proven missing under the confirmed base, and into an error that matches nothing else.
 func (t *Tree) gone(doing, leaf string, cause error) error {
 	if err := t.confirm(); err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
-	fd, err := openDirAt(t.fd(), leaf)
-	if err == nil {
+	for range removalLooks {
+		fd, err := openDirAt(t.fd(), leaf)
+		switch {
+		case vanished(err):
+			return fmt.Errorf("%s: leaf %q: %w", doing, leaf, fs.ErrNotExist)
+		case err != nil:
+			return fmt.Errorf("%s: %v", doing, err)
+		}
+		going := removing(fd)
 		unix.Close(fd)
-		return fmt.Errorf("%s: the leaf is there but answers %q", doing, cause)
+		if !going {
+			break
+		}
+		time.Sleep(removalPause)
 	}
-	if !vanished(err) {
-		return fmt.Errorf("%s: %v", doing, err)
-	}
-	return fmt.Errorf("%s: leaf %q: %w", doing, leaf, fs.ErrNotExist)
+	return fmt.Errorf("%s: the leaf is there but answers %q", doing, cause)
+}
+
+// A removal takes the files of a cgroup away before the directory (cgroup_destroy_locked in
+// kernel/cgroup/cgroup.c). Of a leaf that somebody else removes, as systemd does with its scopes, that is to
+// be seen for a moment.
+const (
+	removalLooks = 50
+	removalPause = time.Millisecond
+)
+
+// removing reports whether the cgroup with that descriptor has lost its files already.
+func removing(dir int) bool {
+	_, err := readAt(dir, "cgroup.events", make([]byte, 128))
+	return vanished(err)
 }
 
 // fail words an error of an operation on a leaf; vanished ones are examined by gone.
@@ -152,7 +177,8 @@ func (t *Tree) fail(doing, leaf string, err error) error {
 
 // Make makes the leaf and its two children. ErrExists when the directory is there already, in whatever
 // state: a leaf is never used twice. What was made is taken back when a later step fails. Controllers
-// are handed down as far as the kernel has them; SetLimits says what is missing.
+// are handed down as far as the kernel has them; SetLimits says what is missing. A leaf that is to be a
+// scope gets them when it is settled: until then its wrapper is in the leaf itself.
 func (t *Tree) Make(leaf string) (*Leaf, error) {
 	doing := fmt.Sprintf("making leaf %q", leaf)
 	if err := t.usable(doing); err != nil {
@@ -193,7 +219,9 @@ func (t *Tree) furnish(leaf string) (*Leaf, error) {
 	// leaf walks it), and controllers, which a hybrid host does not have here.
 	_ = writeAt(dir, "cgroup.max.descendants", maxDescendants)
 	_ = writeAt(dir, "cgroup.max.depth", maxDepth)
-	enable(dir)
+	if !IsScope(leaf) {
+		enable(dir)
+	}
 	return t.identified(leaf, dir)
 }
 
