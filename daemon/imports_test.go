@@ -20,6 +20,7 @@ var allowed = map[string][]string{
 		"daemon/internal/effect", "daemon/internal/engine", "daemon/internal/evidence", "daemon/internal/lease",
 		"daemon/internal/link", "daemon/internal/spawn", "daemon/internal/sys", "plugins/host", "rpc",
 		"statefs", "statefs/cgroupfs", "statefs/journal", "systemd/journald", "systemd/journald/native", "systemd/notify",
+		"systemd/scope",
 	},
 	"daemon/internal/audit": {"daemon/internal/engine", "statefs/record", "systemd/journald/catalog"},
 	"daemon/internal/api": {
@@ -34,7 +35,7 @@ var allowed = map[string][]string{
 	"daemon/internal/effect": {
 		"daemon/internal/discover", "daemon/internal/engine", "daemon/internal/evidence", "daemon/internal/link",
 		"daemon/internal/spawn", "daemon/internal/sys", "plugins/sandbox", "rpc", "rpc/wire", "statefs",
-		"statefs/cgroupfs", "statefs/record",
+		"statefs/cgroupfs", "statefs/record", "systemd/scope",
 	},
 	"daemon/internal/link":       {"daemon/internal/engine", "daemon/internal/sys", "rpc/wire"},
 	"daemon/internal/evidence":   {"daemon/internal/discover", "daemon/internal/sys", "statefs/cgroupfs"},

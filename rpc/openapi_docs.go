@@ -49,6 +49,7 @@ var fieldDocs = map[string]string{
 	"StartRequest.Owner":       "Owner is the user (name or uid) that the session belongs to; only for operators, default the caller.",
 	"StatusReply.Adoption":     "by adoption state",
 	"StatusReply.Cgroup":       "Cgroup is v2, hybrid or none, with its path; Evidence is strong or weak.",
+	"StatusReply.Leaves":       "Leaves is scope, subtree or none: what a session that is started now gets as its leaf. LeavesReason says why that is no scope, or what is wrong.",
 	"StatusReply.Log":          "Log is journald, text or json; LogDropped counts entries that journald did not take.",
 	"StatusReply.Sessions":     "by state",
 	"StatusReply.Stale":        "Stale counts events that were about another instance, attempt or timer.",

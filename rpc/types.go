@@ -343,13 +343,17 @@ type StatusReply struct {
 	State    string   `json:"state"`
 	Problems []string `json:"problems,omitempty"`
 	// Cgroup is v2, hybrid or none, with its path; Evidence is strong or weak.
-	Cgroup     string         `json:"cgroup"`
-	CgroupPath string         `json:"cgroup_path,omitempty"`
-	Evidence   string         `json:"evidence"`
-	Sessions   map[string]int `json:"sessions"` // by state
-	Adoption   map[string]int `json:"adoption"` // by adoption state
-	Journal    JournalStatus  `json:"journal"`
-	StateDir   string         `json:"state_dir"`
+	Cgroup     string `json:"cgroup"`
+	CgroupPath string `json:"cgroup_path,omitempty"`
+	Evidence   string `json:"evidence"`
+	// Leaves is scope, subtree or none: what a session that is started now gets
+	// as its leaf. LeavesReason says why that is no scope, or what is wrong.
+	Leaves       string         `json:"leaves"`
+	LeavesReason string         `json:"leaves_reason,omitempty"`
+	Sessions     map[string]int `json:"sessions"` // by state
+	Adoption     map[string]int `json:"adoption"` // by adoption state
+	Journal      JournalStatus  `json:"journal"`
+	StateDir     string         `json:"state_dir"`
 	// Stale counts events that were about another instance, attempt or timer.
 	Stale uint64 `json:"stale_events"`
 	// Log is journald, text or json; LogDropped counts entries that journald did

@@ -35,10 +35,10 @@ type Options struct {
 	Plugins *host.Host
 	Journal *journal.Journal
 	// Providers are the configured kinds in the order of preference.
-	Providers  []string
-	UID        uint32
-	Tuning     Tuning
-	Status     StaticStatus
+	Providers []string
+	UID       uint32
+	Tuning    Tuning
+	Status    StaticStatus
 	// LogDropped counts entries that the daemon's log has lost.
 	LogDropped func() uint64
 	Logger     hclog.Logger
@@ -61,12 +61,22 @@ type Tuning struct {
 	Marks, StateMarks admit.Marks
 }
 
+// LeavesStatus is what a session that is started now gets as its leaf.
+type LeavesStatus struct {
+	Cgroup   string // v2, hybrid or none
+	Kind     string // scope, subtree or none
+	Path     string // below which it lies
+	Reason   string // why it is no scope, or what is wrong with scopes; empty = nothing
+	Refused  bool   // there are to be scopes only, and there are none
+	Evidence string // strong or weak
+}
+
 // StaticStatus is what does not change while the daemon runs.
 type StaticStatus struct {
-	Version, Epoch     string
-	StartedAt          time.Time
-	Cgroup, CgroupPath string
-	Evidence, Log      string
+	Version, Epoch, Log string
+	StartedAt           time.Time
+	// Leaves says what leaves are at the moment.
+	Leaves func() LeavesStatus
 	// Problems and Recovery are what the start has found.
 	Problems, Recovery []string
 }

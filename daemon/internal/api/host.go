@@ -113,10 +113,12 @@ func (a *API) Providers(context.Context, rpc.Peer) (rpc.ProvidersReply, error) {
 // Status is the daemon's account of itself.
 func (a *API) Status(context.Context, rpc.Peer) (rpc.StatusReply, error) {
 	snapshot, static := a.opts.Engine.Snapshot(), &a.opts.Status
+	leaves := static.Leaves()
 	reply := rpc.StatusReply{
 		Version: static.Version, HostID: a.opts.Dir.HostID(), Epoch: static.Epoch, PID: os.Getpid(),
 		StartedAt: static.StartedAt, State: settledState(snapshot),
-		Cgroup: static.Cgroup, CgroupPath: static.CgroupPath, Evidence: static.Evidence,
+		Cgroup: leaves.Cgroup, CgroupPath: leaves.Path, Evidence: leaves.Evidence,
+		Leaves: leaves.Kind, LeavesReason: leaves.Reason,
 		Sessions: map[string]int{}, Adoption: map[string]int{}, StateDir: a.opts.Dir.Path(),
 		Problems: append([]string(nil), static.Problems...), Stale: a.opts.Engine.StaleEvents(),
 		Log: static.Log, LogDropped: a.opts.LogDropped(),
@@ -130,6 +132,9 @@ func (a *API) Status(context.Context, rpc.Peer) (rpc.StatusReply, error) {
 	})
 	if err := a.degraded.Load(); err != nil {
 		reply.Problems = append(reply.Problems, "other processes cannot be read, deletes are refused: "+(*err).Error())
+	}
+	if leaves.Refused {
+		reply.Problems = append(reply.Problems, "no session can be started, since there are to be scopes only: "+leaves.Reason)
 	}
 	reply.Journal = a.journalStatus(snapshot)
 	if err := a.opts.Engine.Err(); err != nil {

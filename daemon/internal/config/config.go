@@ -42,6 +42,8 @@ type Config struct {
 	StateDir     string `toml:"state_dir"`
 	RunDir       string `toml:"run_dir"`
 	CgroupParent string `toml:"cgroup_parent"`
+	// Leaves is what sessions get as their leaves, one of the constants.
+	Leaves string `toml:"leaves"`
 	// LibexecDir holds berth-wrap and the providers' programs.
 	LibexecDir string     `toml:"libexec_dir"`
 	Socket     Socket     `toml:"socket"`
@@ -53,6 +55,13 @@ type Config struct {
 	Log        Log        `toml:"log"`
 	Providers  []Provider `toml:"provider"`
 }
+
+// What Config.Leaves may be.
+const (
+	LeavesAuto    = "auto"    // scopes of systemd's where they are to be had, else the subtree
+	LeavesScope   = "scope"   // scopes or nothing
+	LeavesSubtree = "subtree" // the subtree
+)
 
 // Socket is the operators' socket and who may do what on it. Users and groups
 // are names or numbers.
@@ -136,7 +145,7 @@ type Provider struct {
 // Default returns the configuration of a host that sets nothing.
 func Default() Config {
 	return Config{
-		StateDir: "/var/lib/berth", RunDir: "/run/berth", LibexecDir: "/usr/libexec/berth",
+		StateDir: "/var/lib/berth", RunDir: "/run/berth", Leaves: LeavesAuto, LibexecDir: "/usr/libexec/berth",
 		Socket: Socket{Mode: 0o660, Group: "berth"},
 		Sessions: Sessions{
 			StartupTimeout: Duration(13 * time.Minute), Grace: Duration(10 * time.Second),
@@ -258,6 +267,9 @@ func (c *Config) Validate() error {
 	}
 	if c.CgroupParent != "" && !filepath.IsAbs(c.CgroupParent) {
 		bad("cgroup_parent = %q: not an absolute path", c.CgroupParent)
+	}
+	if !slices.Contains([]string{LeavesAuto, LeavesScope, LeavesSubtree}, c.Leaves) {
+		bad("leaves = %q: must be auto, scope or subtree", c.Leaves)
 	}
 	for key, d := range map[string]Duration{
 		"sessions.startup_timeout": c.Sessions.StartupTimeout, "stop.attempt_deadline": c.Stop.AttemptDeadline,

@@ -64,6 +64,7 @@ func TestRefusals(t *testing.T) {
 		"lost too early":  {"[wrapper]\nlost_after = \"1s\"\n", "wrapper.lost_after"},
 		"no attempts":     {"[stop]\nattempts = 0\n", "stop.attempts"},
 		"bad level":       {"[log]\nlevel = \"loud\"\n", "log.level"},
+		"unknown leaves":  {"leaves = \"slice\"\n", "leaves"},
 		"bad socket mode": {"[socket]\nmode = 0o70\n", "socket.mode"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -34,6 +34,7 @@ func (d *Daemon) engineOptions() engine.Options {
 		Journal: d.journal, Effects: d.host, Rules: rules(c),
 		Settings:      settings(c),
 		Leaf:          d.leaf,
+		LeafAt:        d.leafAt,
 		GenerationDir: d.dir.GenerationDir,
 		WorkspaceDir:  d.dir.WorkspaceDir,
 		Logger:        d.log.Named("engine"),
@@ -49,12 +50,21 @@ func settings(c *config.Config) engine.Settings {
 	}
 }
 
-// leaf names an instance's leaf; empty without cgroups.
+// leaf names the leaf that an instance is to get; empty without cgroups.
 func (d *Daemon) leaf(session string, generation uint64) (string, uint64) {
-	if d.tree.Mode() == cgroupfs.None {
+	if d.scopes.usable() {
+		return d.leafAt(cgroupfs.ScopeName(session, generation))
+	}
+	return d.leafAt(cgroupfs.LeafName(session, generation))
+}
+
+// leafAt says where a leaf of that name lies, or would lie, today.
+func (d *Daemon) leafAt(name string) (string, uint64) {
+	tree := d.trees.Of(name)
+	if tree.Mode() == cgroupfs.None {
 		return "", 0
 	}
-	return filepath.Join(d.tree.Path(), cgroupfs.LeafName(session, generation)), d.tree.Inode()
+	return filepath.Join(tree.Path(), name), tree.Inode()
 }
 
 func rules(c *config.Config) lease.Rules {
@@ -92,7 +102,7 @@ func (d *Daemon) newPlugins() (*host.Host, error) {
 	}
 	return host.New(host.Options{
 		Providers: providers, SocketDir: filepath.Join(d.cfg.RunDir, "plugins"),
-		HostID: d.dir.HostID(), Controllers: d.tree.Controllers(), Logger: d.log.Named("plugins"),
+		HostID: d.dir.HostID(), Controllers: d.trees.Subtree().Controllers(), Logger: d.log.Named("plugins"),
 	})
 }
 
@@ -106,13 +116,8 @@ func (d *Daemon) newAPI(started time.Time) error {
 		return err
 	}
 	status := api.StaticStatus{
-		Version: d.version, Epoch: d.epoch, StartedAt: started, Cgroup: d.tree.Mode().String(),
-		Evidence: "strong", Recovery: d.recoveryNotes(), Log: d.log.Format,
-	}
-	if d.tree.Mode() == cgroupfs.None {
-		status.Evidence = "weak"
-	} else {
-		status.CgroupPath = d.tree.Path()
+		Version: d.version, Epoch: d.epoch, StartedAt: started, Leaves: d.leavesStatus, Recovery: d.recoveryNotes(),
+		Log: d.log.Format,
 	}
 	space := statefs.NewProber(spaceWait, spaceMaxAge)
 	d.closers = append(d.closers, func() error {
@@ -136,6 +141,19 @@ func (d *Daemon) newAPI(started time.Time) error {
 		},
 	})
 	return nil
+}
+
+// leavesStatus says what a session that is started now gets as its leaf.
+func (d *Daemon) leavesStatus() api.LeavesStatus {
+	s := api.LeavesStatus{Cgroup: d.trees.Mode().String(), Evidence: "strong", Kind: config.LeavesSubtree, Path: d.trees.Subtree().Path()}
+	if d.scopes.usable() {
+		s.Kind, s.Path = config.LeavesScope, d.trees.Slice().Path()
+	} else if d.trees.Subtree().Mode() == cgroupfs.None {
+		s.Kind, s.Evidence = cgroupfs.None.String(), "weak"
+	}
+	s.Reason = d.scopes.problem()
+	s.Refused = d.cfg.Leaves == config.LeavesScope && s.Kind != config.LeavesScope
+	return s
 }
 
 // recoveryNotes says in words what reading the journal has found out.

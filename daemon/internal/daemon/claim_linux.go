@@ -9,8 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errCopied is a cgroup tree that another daemon uses.
-var errCopied = errors.New("another daemon with the same host id runs: its state directory and this one are copies of each other")
+var (
+	// errClaimed is a cgroup tree that another daemon uses.
+	errClaimed = errors.New("another daemon uses it")
+	// errCopied is one that is named for the host id.
+	errCopied = errors.New("another daemon with the same host id runs: its state directory and this one are copies of each other")
+)
 
 const (
 	// claimPatience bounds the wait for a tree that a daemon may just have
@@ -19,10 +23,19 @@ const (
 	claimPause    = 10 * time.Millisecond
 )
 
-// claimTree takes flock(2) on the directory of the cgroup tree, which is named
-// for the host id. The lock of the state directory does not stop a daemon that
-// runs on a copy of it: that one would take this one's sessions for its own,
-// wait in vain for their wrappers, and stop them. release gives it back.
+// claimOwn claims the cgroup tree that is named for the host id. The lock of the
+// state directory does not stop a daemon that runs on a copy of it: that one
+// would take this one's sessions for its own, wait in vain for their wrappers,
+// and stop them.
+func claimOwn(path string) (release func() error, err error) {
+	if release, err = claimTree(path); errors.Is(err, errClaimed) {
+		err = fmt.Errorf("claiming cgroup tree %q: %w", path, errCopied)
+	}
+	return release, err
+}
+
+// claimTree takes flock(2) on the directory of a cgroup tree; errClaimed when
+// another daemon has it. release gives it back.
 func claimTree(path string) (release func() error, err error) {
 	dir, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -41,7 +54,7 @@ func claimTree(path string) (release func() error, err error) {
 	}
 	_ = dir.Close() // the cause matters more
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		err = errCopied
+		err = errClaimed
 	}
 	return nil, fmt.Errorf("claiming cgroup tree %q: %w", path, err)
 }

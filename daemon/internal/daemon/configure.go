@@ -81,6 +81,7 @@ func devDefaults(f Flags) (config.Config, error) {
 		return c, fmt.Errorf("finding berthd's own directory: %w", err)
 	}
 	c.LibexecDir = filepath.Dir(self)
+	c.Leaves = config.LeavesSubtree // the slice is the installed daemon's
 	c.Capacity.LowBytes, c.Capacity.LowPercent, c.Capacity.LowInodePercent = 256<<20, 0, 0
 	c.Sessions.ReserveBytes, c.Sessions.ReserveInodes = 64<<20, 1000
 	if os.Geteuid() == 0 {

@@ -59,7 +59,8 @@ type Daemon struct {
 	journal  *journal.Journal
 	recovery journal.Recovery
 	loaded   *engine.Loaded
-	tree     *cgroupfs.Tree
+	trees    *cgroupfs.Trees
+	scopes   *scopes
 	scanner  *discover.Scanner
 	prober   *evidence.Prober
 	watcher  *spawn.Watcher
@@ -138,34 +139,45 @@ func (d *Daemon) open() (err error) {
 	for _, p := range d.loaded.Problems() {
 		d.log.Warn("recovering the journal", "problem", p)
 	}
-	if d.tree, err = cgroupfs.Open(d.cfg.CgroupParent, "berth-"+d.dir.HostID()[:12]); err != nil {
-		return err
-	}
-	d.closers = append(d.closers, d.tree.Close, func() error {
-		_ = d.tree.Remove() // only an empty one goes; it is made again at the next start
-		return nil
-	})
-	if d.tree.Mode() == cgroupfs.None {
-		d.log.Warn("running without cgroups: evidence is weak", "why", d.tree.Reason())
-		return nil
-	}
-	release, err := claimTree(d.tree.Path())
+	return d.openTrees()
+}
+
+// openTrees opens the subtree, and the slice that scopes lie in.
+func (d *Daemon) openTrees() error {
+	subtree, err := cgroupfs.Open(d.cfg.CgroupParent, "berth-"+d.dir.HostID()[:12])
 	if err != nil {
 		return err
 	}
-	d.closers = append(d.closers, release)
+	d.closers = append(d.closers, subtree.Close, func() error {
+		_ = subtree.Remove() // only an empty one goes; it is made again at the next start
+		return nil
+	})
+	d.trees = cgroupfs.NewTrees(subtree)
+	if subtree.Mode() != cgroupfs.None {
+		release, err := claimOwn(subtree.Path())
+		if err != nil {
+			return err
+		}
+		d.closers = append(d.closers, release)
+	}
+	d.scopes = newScopes(d.cfg.Leaves, d.dir.HostID(), d.trees, d.log.Named("scopes"))
+	d.closers = append(d.closers, d.scopes.close)
+	d.scopes.start()
+	if d.trees.Mode() == cgroupfs.None {
+		d.log.Warn("running without cgroups: evidence is weak", "why", subtree.Reason())
+	}
 	return nil
 }
 
 // build makes the parts; nothing of it touches a session yet.
 func (d *Daemon) build(started time.Time) (err error) {
 	if d.scanner, err = discover.NewScanner(discover.Options{
-		HostID: d.dir.HostID(), UIDs: scope(), CgroupBase: d.tree.ProcPath(),
+		HostID: d.dir.HostID(), UIDs: ownUIDs(), CgroupBases: d.bases(),
 	}); err != nil {
 		return err
 	}
 	if d.prober, err = evidence.NewProber(evidence.Options{
-		Tree: d.tree, Scanner: d.scanner, StateDir: d.dir.Path(),
+		Trees: d.trees, Scanner: d.scanner, StateDir: d.dir.Path(),
 	}); err != nil {
 		return err
 	}
@@ -179,7 +191,7 @@ func (d *Daemon) build(started time.Time) (err error) {
 	}
 	d.links = link.New(link.Options{
 		HostID: d.dir.HostID(), Owner: (*owner)(d), Lost: d.cfg.Wrapper.LostAfter.D(),
-		CgroupOf: d.tree.PathOf,
+		CgroupOf: d.trees.PathOf,
 		Logger:   d.log.Named("link"),
 	})
 	d.host = d.effects()
@@ -188,9 +200,20 @@ func (d *Daemon) build(started time.Time) (err error) {
 	return d.newAPI(started)
 }
 
-// scope is the uids whose processes the daemon can own: all for root, else
+// bases are the trees as /proc spells them.
+func (d *Daemon) bases() []string {
+	var all []string
+	for _, base := range []string{d.trees.Subtree().ProcPath(), d.scopes.procPath} {
+		if base != "" {
+			all = append(all, base)
+		}
+	}
+	return all
+}
+
+// ownUIDs is the uids whose processes the daemon can own: all for root, else
 // its own.
-func scope() []discover.UIDRange {
+func ownUIDs() []discover.UIDRange {
 	if os.Geteuid() == 0 {
 		return nil
 	}
@@ -260,7 +283,8 @@ func (d *Daemon) serve(ctx context.Context, started time.Time, reload <-chan os.
 	go d.announce(engineCtx)
 	go d.reloads(engineCtx, reload)
 	go d.watchdog(engineCtx, d.manager, d.passed.Watchdog)
-	d.log.Info("serving", "event", "daemon_started", "socket", d.operators.Addr().String(), "host", d.dir.HostID(), "cgroup", d.tree.Mode().String(),
+	d.scopes.running.Go(func() { d.scopes.run(engineCtx) })
+	d.log.Info("serving", "event", "daemon_started", "socket", d.operators.Addr().String(), "host", d.dir.HostID(), "cgroup", d.trees.Mode().String(), "leaves", d.leavesStatus().Kind,
 		"sessions", d.engine.Snapshot().Sessions.Len(), "took", time.Since(started).Round(time.Microsecond).String())
 
 	var failure error
@@ -389,10 +413,11 @@ func (o *owner) LinkDown(key engine.WrapperKey, l engine.Link) { o.engine.LinkDo
 func (d *Daemon) effects() *effect.Host {
 	w := d.cfg.Wrapper
 	return effect.New(effect.Options{
-		HostID: d.dir.HostID(), UID: uint32(os.Geteuid()), Dir: d.dir, Tree: d.tree,
+		HostID: d.dir.HostID(), UID: uint32(os.Geteuid()), Dir: d.dir, Trees: d.trees,
 		Watcher: d.watcher, Links: d.links, Providers: d.plugins, Prober: d.prober, Scanner: d.scanner,
 		WrapPath: d.cfg.WrapPath(), Socket: d.wrapSocket(), Launches: d.cfg.Sessions.Launches,
 		HeartbeatEvery: w.HeartbeatEvery.D(), SpoolFileBytes: w.SpoolFileBytes, SpoolFiles: w.SpoolFiles,
 		DrainTimeout: w.DrainTimeout.D(), KeepGenerations: d.cfg.Keep.Generations, Logger: d.log.Named("effect"),
+		Scopes: d.scopes, ScopesOnly: d.cfg.Leaves == config.LeavesScope, Grace: d.cfg.Sessions.Grace.D(),
 	})
 }

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -42,12 +41,14 @@ func (h *Host) Leaks() error {
 		}
 		time.Sleep(5 * time.Millisecond) // the poll's period
 	}
-	if base := h.CgroupBase(); base != "" {
-		if entries, err := os.ReadDir(base); err == nil {
-			for _, e := range entries {
-				if e.IsDir() {
-					errs = append(errs, fmt.Errorf("cgroup %s is left", filepath.Join(base, e.Name())))
-				}
+	for _, base := range []string{h.CgroupBase(), h.Slice()} {
+		entries, err := os.ReadDir(base)
+		if base == "" || err != nil {
+			continue
+		}
+		for _, e := range entries {
+			if e.IsDir() {
+				errs = append(errs, fmt.Errorf("cgroup %s is left", filepath.Join(base, e.Name())))
 			}
 		}
 	}
@@ -73,7 +74,7 @@ func (h *Host) scrub() {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	}
-	base := h.CgroupBase()
+	base := h.CgroupBase() // scopes go by themselves
 	if base == "" || os.WriteFile(base+"/cgroup.kill", []byte("1"), 0) != nil {
 		return
 	}
@@ -119,26 +120,33 @@ func (h *Host) Marked() ([]int, error) {
 // Wrappers lists, by session, the generations whose wrapper lives at this
 // moment, from the cgroup tree alone.
 func (h *Host) Wrappers() (map[string][]uint64, error) {
-	base := h.CgroupBase()
-	entries, err := os.ReadDir(base)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
 	live := map[string][]uint64{}
+	for _, base := range []string{h.CgroupBase(), h.Slice()} {
+		if err := wrappersIn(base, live); base != "" && err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+	return live, nil
+}
+
+func wrappersIn(base string, live map[string][]uint64) error {
+	entries, err := os.ReadDir(base)
+	if err != nil {
+		return err
+	}
 	for _, e := range entries {
 		session, generation, ok := cgroupfs.ParseLeafName(e.Name())
 		if !ok {
 			continue
 		}
+		// In a scope it begins in the leaf itself.
+		own, _ := os.ReadFile(filepath.Join(base, e.Name(), "cgroup.procs"))
 		procs, err := os.ReadFile(filepath.Join(base, e.Name(), "wrap", "cgroup.procs"))
-		if err == nil && len(strings.TrimSpace(string(procs))) > 0 {
+		if err == nil && len(bytes.TrimSpace(append(own, procs...))) > 0 {
 			live[session] = append(live[session], generation)
 		}
 	}
-	return live, nil
+	return nil
 }
 
 // Sampler watches a host's invariants while a test runs.

@@ -35,6 +35,10 @@ var (
 // binary that runs on a machine without Go.
 const BinEnv = "BERTH_TEST_BIN"
 
+// LeavesEnv is what the configuration's key leaves is in tests that do not set
+// it; without it "subtree": tests let the systemd of the machine alone.
+const LeavesEnv = "BERTH_TEST_LEAVES"
+
 // Programs builds the programs once for a test binary and returns their
 // directory; with BinEnv set it returns that. Call Cleanup in TestMain.
 func Programs(t testing.TB) string {
@@ -99,6 +103,8 @@ type Options struct {
 	// Capacity is the [capacity] table without its head, "" = marks that a
 	// nearly full disk of a test machine still meets.
 	Capacity string
+	// Leaves is the configuration's key of that name, "" = what LeavesEnv says.
+	Leaves string
 	// Env is added to the daemon's environment, as "NAME=value".
 	Env []string
 }
@@ -111,6 +117,7 @@ func New(t testing.TB, opts Options) *Host {
 	if err != nil {
 		t.Fatal(err)
 	}
+	opts.Leaves = cmp.Or(opts.Leaves, os.Getenv(LeavesEnv), "subtree")
 	h := &Host{
 		t: t, Dir: dir, State: cmp.Or(opts.StateDir, dir+"/state"), Run: dir + "/run",
 		bin: Programs(t), config: dir + "/berthd.toml", opts: opts,
@@ -124,7 +131,8 @@ func New(t testing.TB, opts Options) *Host {
 			t.Fatal(err)
 		}
 	}
-	text := fmt.Sprintf("state_dir = %q\nrun_dir = %q\nlibexec_dir = %q\n", h.State, h.Run, h.bin) + opts.Config +
+	text := fmt.Sprintf("state_dir = %q\nrun_dir = %q\nlibexec_dir = %q\nleaves = %q\n",
+		h.State, h.Run, h.bin, opts.Leaves) + opts.Config +
 		"\n[capacity]\n" + cmp.Or(opts.Capacity, "low_bytes = 16777216\nlow_percent = 0\nlow_inode_percent = 0\n")
 	if err := os.WriteFile(h.config, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
@@ -254,6 +262,16 @@ func (h *Host) ID() string {
 		h.id = parts[1]
 	}
 	return h.id
+}
+
+// Slice is the directory that scopes lie in, on a host that may have some; else
+// empty.
+func (h *Host) Slice() string {
+	if h.opts.Leaves == "subtree" {
+		return ""
+	}
+	dir, _, _ := cgroupfs.ManagedSlice("berth.slice")
+	return dir
 }
 
 // CgroupBase is the daemon's directory in the cgroup tree; empty without one.

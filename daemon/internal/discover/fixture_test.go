@@ -27,7 +27,7 @@ func TestScanOfFixtures(t *testing.T) {
 		root := filepath.Dir(loadavg)
 		t.Run(filepath.Base(root), func(t *testing.T) {
 			t.Parallel()
-			s, err := NewScanner(Options{Root: root, HostID: testHost, CgroupBase: "/berth-" + testHost[:12]})
+			s, err := NewScanner(Options{Root: root, HostID: testHost, CgroupBases: []string{"/berth-" + testHost[:12]}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -259,13 +259,13 @@ func (r *reader) otherThreads(pid int) (o outcome, done bool) {
 	return outcome{}, false
 }
 
-// remains reports a process without memory, if it lies in our tree.
+// remains reports a process without memory, if it lies in one of our trees.
 func (r *reader) remains(pid int, st *stat) outcome {
 	other := outcome{what: dead}
 	if st.emptiness() == dying {
 		other.what = plain
 	}
-	if r.s.base == "" {
+	if len(r.s.bases) == 0 {
 		return other
 	}
 	p := Proc{PID: pid, PPID: st.ppid, StartTicks: st.startTicks, State: State(st.state), Zombie: other.what == dead, Kind: Remains}
@@ -275,7 +275,7 @@ func (r *reader) remains(pid int, st *stat) outcome {
 		return other
 	}
 	path, ok := parseCgroup(r.small[:n])
-	if !ok || !below(path, r.s.base) {
+	if !ok || !belowAny(path, r.s.bases) {
 		return other
 	}
 	p.Cgroup = string(path)

@@ -193,7 +193,7 @@ func TestZombiesAreCounted(t *testing.T) {
 		return
 	}
 	// With the root of the hierarchy for a tree it is ours.
-	p, ok := find(scan(t, newScanner(t, Options{CgroupBase: "/"})), a.N)
+	p, ok := find(scan(t, newScanner(t, Options{CgroupBases: []string{"/"}})), a.N)
 	if ok && (!p.Zombie || p.Kind != Remains || p.PPID != a.PID || p.Session != "") {
 		t.Errorf("zombie: %+v", p)
 	}

@@ -31,9 +31,9 @@ type Options struct {
 
 	LegacyRules []LegacyRule
 
-	// CgroupBase is the path of our tree in the v2 hierarchy, as /proc/PID/cgroup prints it. Zombies below
-	// it are reported. "" reports none.
-	CgroupBase string
+	// CgroupBases are the paths of our trees in the v2 hierarchy, as /proc/PID/cgroup prints them. Zombies
+	// below them are reported.
+	CgroupBases []string
 
 	// Stall is how long one process may hold up a scan; 0 is 2 s.
 	Stall time.Duration
@@ -45,7 +45,7 @@ type Scanner struct {
 	root  string
 	scope []UIDRange
 	match matcher
-	base  string
+	bases []string
 	stall time.Duration
 
 	proven     atomic.Bool  // SelfTest has succeeded
@@ -70,7 +70,7 @@ func NewScanner(opt Options) (*Scanner, error) {
 			return nil, fmt.Errorf("making a scanner: uids from %d to %d are none", u.First, u.Last)
 		}
 	}
-	s := &Scanner{root: opt.Root, scope: opt.UIDs, match: match, base: opt.CgroupBase, stall: opt.Stall, stalled: map[int]int{}}
+	s := &Scanner{root: opt.Root, scope: opt.UIDs, match: match, bases: opt.CgroupBases, stall: opt.Stall, stalled: map[int]int{}}
 	if s.root == "" {
 		s.root = "/proc"
 	}

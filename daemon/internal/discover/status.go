@@ -157,6 +157,16 @@ func parseCgroup(b []byte) (path []byte, ok bool) {
 	return nil, false
 }
 
+// belowAny is below for several bases.
+func belowAny(path []byte, bases []string) bool {
+	for _, base := range bases {
+		if below(path, base) {
+			return true
+		}
+	}
+	return false
+}
+
 // below reports whether the cgroup path is base or lies beneath it.
 func below(path []byte, base string) bool {
 	rest, ok := bytes.CutPrefix(path, []byte(base))

@@ -31,6 +31,7 @@ import (
 	"github.com/berthd/berth/statefs"
 	"github.com/berthd/berth/statefs/cgroupfs"
 	"github.com/berthd/berth/statefs/record"
+	"github.com/berthd/berth/systemd/scope"
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 )
@@ -47,7 +48,7 @@ type Options struct {
 	HostID    string
 	UID       uint32 // the daemon's
 	Dir       *statefs.Dir
-	Tree      *cgroupfs.Tree
+	Trees     *cgroupfs.Trees
 	Watcher   *spawn.Watcher
 	Links     *link.Server
 	Providers Providers
@@ -65,7 +66,23 @@ type Options struct {
 	DrainTimeout   time.Duration
 	// KeepGenerations is how many generations' output is kept.
 	KeepGenerations int
-	Logger          hclog.Logger
+	// Scopes makes scopes of leaves that are named like ones; nil where none are.
+	Scopes Scopes
+	// ScopesOnly refuses what cannot have a scope, which else has its leaf alone.
+	ScopesOnly bool
+	// Grace is the one of sessions that do not name their own.
+	Grace  time.Duration
+	Logger hclog.Logger
+}
+
+// Scopes has the service manager of the system make scopes.
+type Scopes interface {
+	// Adopt makes the unit around its process, within a bound of its own. After
+	// an error the process is in its leaf all the same.
+	Adopt(ctx context.Context, u scope.Unit) error
+	// Orphaned notes that the directory of a scope was removed although the
+	// manager may hold it to run.
+	Orphaned(name string)
 }
 
 // Host performs effects on this machine. It is safe for concurrent use.
@@ -98,10 +115,10 @@ func (h *Host) Observe(ctx context.Context, s evidence.Subject, full bool) evide
 // widen makes a subject that is a whole session be about whichever of its
 // leaves is populated: there may be another than the one that its lease names.
 func (h *Host) widen(s *evidence.Subject) {
-	if s.Instance != "" || h.opts.Tree.Mode() == cgroupfs.None {
+	if s.Instance != "" || h.opts.Trees.Mode() == cgroupfs.None {
 		return
 	}
-	names, err := h.opts.Tree.List()
+	names, err := h.opts.Trees.List()
 	if err != nil {
 		return // the named leaf is asked, and cannot answer either
 	}
@@ -110,9 +127,9 @@ func (h *Host) widen(s *evidence.Subject) {
 		if !ok || session != s.Session {
 			continue
 		}
-		if leaf, err := h.opts.Tree.Open(name); err == nil {
+		if leaf, err := h.opts.Trees.Open(name); err == nil {
 			if populated, err := leaf.Populated(); err != nil || populated {
-				s.LeafName, s.LeafPath, s.LeafParentInode, s.Weak = name, leaf.Path(), h.opts.Tree.Inode(), false
+				s.LeafName, s.LeafPath, s.LeafParentInode, s.Weak = name, leaf.Path(), leaf.ParentInode(), false
 				return
 			}
 		}
@@ -152,8 +169,10 @@ func (h *Host) Hold(id sys.Identity, key engine.WrapperKey, poke bool) error {
 // Release removes the instance's leaf and gives its sandbox back.
 func (h *Host) Release(ctx context.Context, session string, d record.Debt) error {
 	h.opts.Links.Forget(session, d.Generation)
-	if err := h.removeLeaf(ctx, cgroupfs.LeafName(session, d.Generation)); err != nil {
-		return err
+	for _, name := range []string{cgroupfs.LeafName(session, d.Generation), cgroupfs.ScopeName(session, d.Generation)} {
+		if err := h.removeLeaf(ctx, name); err != nil {
+			return err
+		}
 	}
 	p, err := h.opts.Providers.Provider(ctx, d.Provider)
 	if err != nil {
@@ -166,20 +185,33 @@ func (h *Host) Release(ctx context.Context, session string, d record.Debt) error
 // removeLeaf removes an empty leaf; one that is gone, or that there can be none
 // of, is fine.
 func (h *Host) removeLeaf(ctx context.Context, name string) error {
-	leaf, err := h.opts.Tree.Open(name)
+	leaf, err := h.opts.Trees.Open(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, cgroupfs.ErrUnavailable):
 		return nil
 	case err != nil:
 		return fmt.Errorf("removing leaf %q: %w", name, err)
 	}
-	return leaf.Remove(ctx)
+	return h.remove(ctx, leaf)
+}
+
+// remove removes an empty leaf, or has systemd do it where that has made it a
+// scope.
+func (h *Host) remove(ctx context.Context, leaf *cgroupfs.Leaf) error {
+	overdue := leaf.AwaitRemoval(ctx)
+	if err := leaf.Remove(ctx); err != nil {
+		return err
+	}
+	if overdue && h.opts.Scopes != nil {
+		h.opts.Scopes.Orphaned(leaf.Name())
+	}
+	return nil
 }
 
 // Inventory lists leaves and generation directories.
 func (h *Host) Inventory(ctx context.Context) (engine.Inventory, error) {
 	inv := engine.Inventory{Generations: map[string]uint64{}}
-	names, err := h.opts.Tree.List()
+	names, err := h.opts.Trees.List()
 	if err != nil && !errors.Is(err, cgroupfs.ErrUnavailable) {
 		return inv, err
 	}
@@ -188,7 +220,7 @@ func (h *Host) Inventory(ctx context.Context) (engine.Inventory, error) {
 		if !ok {
 			continue
 		}
-		leaf, err := h.opts.Tree.Open(name)
+		leaf, err := h.opts.Trees.Open(name)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -203,7 +235,7 @@ func (h *Host) Inventory(ctx context.Context) (engine.Inventory, error) {
 			Session: session, Generation: generation, Path: leaf.Path(), Populated: populated,
 		})
 	}
-	if h.opts.Tree.Mode() == cgroupfs.None {
+	if h.opts.Trees.Mode() == cgroupfs.None {
 		if inv.Strays, err = h.markers(ctx); err != nil {
 			return inv, err
 		}

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"time"
 
 	"github.com/berthd/berth/daemon/internal/engine"
 	"github.com/berthd/berth/daemon/internal/spawn"
@@ -89,8 +88,8 @@ func (h *Host) park(ctx context.Context, p engine.LaunchPlan, dir string) (berth
 	}
 	var at berth
 	var err error
-	if p.Lease.Wrapper.Leaf != "" {
-		if at.leaf, err = h.opts.Tree.Make(cgroupfs.LeafName(p.Key.Session, p.Key.Generation)); err != nil {
+	if path := p.Lease.Wrapper.Leaf; path != "" {
+		if at.leaf, err = h.opts.Trees.Make(filepath.Base(path)); err != nil {
 			return berth{}, fmt.Errorf("making the leaf: %w", err)
 		}
 	}
@@ -191,13 +190,8 @@ func (h *Host) release(ctx context.Context, p engine.LaunchPlan, dir string, rec
 		return err
 	}
 	if at.leaf != nil {
-		h.limit(p.Key.Session, at.leaf, recipe.Cgroup)
-		found, err := h.opts.Tree.PathOf(at.parked.Identity.PID)
-		if err != nil {
-			return fmt.Errorf("verifying the wrapper's leaf: %w", err)
-		}
-		if found != at.leaf.WrapPath() {
-			return fmt.Errorf("verifying the wrapper's leaf: it is in %q, not in %q", found, at.leaf.WrapPath())
+		if err := h.fence(ctx, p, recipe.Cgroup, at); err != nil {
+			return err
 		}
 	}
 	if err := h.opts.Watcher.Add(at.parked.PidFD, p.Key); err != nil {
@@ -209,18 +203,6 @@ func (h *Host) release(ctx context.Context, p engine.LaunchPlan, dir string, rec
 		return fmt.Errorf("sending the recipe: %w", err)
 	}
 	return nil
-}
-
-// limit sets the recipe's limits on the leaf and logs those that this host
-// cannot set there.
-func (h *Host) limit(session string, leaf *cgroupfs.Leaf, c sandbox.Limits) {
-	unapplied := leaf.SetLimits(cgroupfs.Limits{
-		PidsMax: c.Processes, MemoryMaxBytes: c.MemoryBytes,
-		CPUMax: time.Duration(c.CPUPercent) * cgroupfs.CPUPeriod / 100,
-	})
-	for _, u := range unapplied {
-		h.opts.Logger.Warn("a limit could not be set on the leaf", "session", session, "file", u.File, "error", u.Err)
-	}
 }
 
 // launchObject encodes what the wrapper reads from descriptor 3, and the
@@ -263,7 +245,7 @@ func (h *Host) request(p engine.LaunchPlan, dir string, leaf *cgroupfs.Leaf) (re
 		},
 	}
 	if leaf != nil {
-		if req.Cgroup, err = leaf.OpenWrap(); err != nil {
+		if req.Cgroup, err = leaf.OpenEntry(); err != nil {
 			log.Close()
 			return req, nil, fmt.Errorf("opening the leaf: %w", err)
 		}

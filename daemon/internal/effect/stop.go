@@ -55,7 +55,7 @@ func (h *Host) Stop(ctx context.Context, p engine.StopPlan) engine.StopResult {
 		return engine.StopResult{Report: report, Err: err}
 	}
 	for _, leaf := range leaves {
-		if err := leaf.Remove(ctx); err != nil {
+		if err := h.remove(ctx, leaf); err != nil {
 			return engine.StopResult{Report: report, Err: fmt.Errorf("removing leaf %q: %w", leaf.Name(), err)}
 		}
 	}
@@ -118,7 +118,7 @@ func (h *Host) leaveToWrapper(ctx context.Context, p *engine.StopPlan) {
 // leavesOf opens the leaf that the lease names and, for the whole session,
 // every other leaf of it.
 func (h *Host) leavesOf(p *engine.StopPlan) ([]*cgroupfs.Leaf, error) {
-	if h.opts.Tree.Mode() == cgroupfs.None {
+	if h.opts.Trees.Mode() == cgroupfs.None {
 		return nil, nil
 	}
 	names := map[string]bool{}
@@ -126,7 +126,7 @@ func (h *Host) leavesOf(p *engine.StopPlan) ([]*cgroupfs.Leaf, error) {
 		names[leafBase(p.Subject.LeafPath)] = true
 	}
 	if p.Whole {
-		all, err := h.opts.Tree.List()
+		all, err := h.opts.Trees.List()
 		if err != nil {
 			return nil, fmt.Errorf("listing leaves: %w", err)
 		}
@@ -138,7 +138,7 @@ func (h *Host) leavesOf(p *engine.StopPlan) ([]*cgroupfs.Leaf, error) {
 	}
 	var leaves []*cgroupfs.Leaf
 	for name := range names {
-		leaf, err := h.opts.Tree.Open(name)
+		leaf, err := h.opts.Trees.Open(name)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}

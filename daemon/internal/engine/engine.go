@@ -105,8 +105,11 @@ type Options struct {
 	Wall func() time.Time
 	// NewID makes a random id of 32 hex digits; nil = crypto/rand.
 	NewID func() string
-	// Leaf names the leaf of an instance; empty without cgroups.
+	// Leaf names the leaf that an instance is to get; empty without cgroups.
 	Leaf func(session string, generation uint64) (path string, parentInode uint64)
+	// LeafAt says where a leaf of that name lies today; empty where it can lie
+	// nowhere.
+	LeafAt func(name string) (path string, parentInode uint64)
 	// Paths of a session's directories.
 	GenerationDir func(session string, generation uint64) string
 	// WorkspaceDir is the directory of a workspace that berth makes.

@@ -63,7 +63,8 @@ func (w *world) run(epoch string, j Journal, loaded *Loaded) (kill func()) {
 			}
 			return time.Since(epochStart)
 		},
-		Leaf: func(string, uint64) (string, uint64) { return "", 0 },
+		Leaf:   func(string, uint64) (string, uint64) { return "", 0 },
+		LeafAt: func(string) (string, uint64) { return "", 0 },
 		GenerationDir: func(s string, g uint64) string {
 			return fmt.Sprintf("/state/%s/g%d", s, g)
 		},

@@ -100,9 +100,10 @@ func (e *Engine) subject(l *record.Lease, linkUp bool) evidence.Subject {
 // was in may be gone since, by a reboot or by the end of an empty daemon, and
 // one that is made anew must not leave its end in doubt for ever.
 func (e *Engine) rebase(s *evidence.Subject, l *record.Lease) {
-	tree, inode := e.opts.Leaf(l.Session, 1)
-	if l.Wrapper.Leaf != "" && tree != "" {
-		s.LeafPath, s.LeafParentInode = filepath.Join(filepath.Dir(tree), filepath.Base(l.Wrapper.Leaf)), inode
+	if l.Wrapper.Leaf != "" {
+		if path, inode := e.opts.LeafAt(filepath.Base(l.Wrapper.Leaf)); path != "" {
+			s.LeafPath, s.LeafParentInode = path, inode
+		}
 	}
 	if boot, _, _ := strings.Cut(e.opts.Epoch, ":"); l.Wrapper.BootID != boot {
 		s.Since = 0 // a time of another boot says nothing in this one

@@ -71,9 +71,11 @@ func onBothHosts(t *testing.T, test func(*testing.T, *host)) {
 }
 
 func (h *host) prober(tree *cgroupfs.Tree) {
+	var trees *cgroupfs.Trees
 	opt := discover.Options{HostID: h.id}
 	if tree != nil {
-		opt.CgroupBase = tree.ProcPath()
+		opt.CgroupBases = []string{tree.ProcPath()}
+		trees = cgroupfs.NewTrees(tree)
 	}
 	if uid := uint32(os.Geteuid()); uid != 0 {
 		opt.UIDs = []discover.UIDRange{{First: uid, Last: uid}}
@@ -82,7 +84,7 @@ func (h *host) prober(tree *cgroupfs.Tree) {
 	if h.scanner, err = discover.NewScanner(opt); err != nil {
 		h.t.Fatal(err)
 	}
-	if h.Prober, err = NewProber(Options{Tree: tree, Scanner: h.scanner, StateDir: h.stateDir}); err != nil {
+	if h.Prober, err = NewProber(Options{Trees: trees, Scanner: h.scanner, StateDir: h.stateDir}); err != nil {
 		h.t.Fatal(err)
 	}
 	h.t.Cleanup(func() { _ = h.Close() })

@@ -16,7 +16,7 @@ import (
 
 // Options of a Prober.
 type Options struct {
-	Tree    *cgroupfs.Tree // nil, or of mode none, where there are no cgroups
+	Trees   *cgroupfs.Trees // nil, or of mode none, where there are no cgroups
 	Scanner *discover.Scanner
 
 	// StateDir is the directory that all lock files lie below. It is opened once, so that a state
@@ -27,7 +27,7 @@ type Options struct {
 // Prober asks the witnesses. Its methods may be called by several goroutines at once. None of them
 // changes anything outside, and none fails: what could not be asked is unknown in the report.
 type Prober struct {
-	tree    *cgroupfs.Tree
+	trees   *cgroupfs.Trees
 	scanner *discover.Scanner
 	state   *os.File
 	share   share
@@ -39,7 +39,7 @@ func NewProber(opt Options) (*Prober, error) {
 	if opt.Scanner == nil {
 		return nil, errors.New("making a prober: no scanner")
 	}
-	p := &Prober{tree: opt.Tree, scanner: opt.Scanner}
+	p := &Prober{trees: opt.Trees, scanner: opt.Scanner}
 	if opt.StateDir != "" {
 		var err error
 		if p.state, err = openDir(opt.StateDir); err != nil {
@@ -128,16 +128,19 @@ func (p *Prober) quick(ctx context.Context, s *Subject) ([]Witness, lockFile) {
 // askLeaf asks the fence.
 func (p *Prober) askLeaf(s *Subject) Witness {
 	w := Witness{Name: Leaf, At: sys.Now()}
-	if p.tree == nil || p.tree.Mode() == cgroupfs.None || p.tree.Inode() != s.LeafParentInode {
-		p.askLost(s, &w)
+	tree := p.recorded(s)
+	if tree == nil {
+		p.askLost(s, p.treeOf(s), &w)
 		return w
 	}
-	leaf, err := p.tree.Open(s.leafName())
+	leaf, err := tree.Open(s.leafName())
 	var populated bool
 	if err == nil {
 		populated, err = leaf.Populated()
 	}
 	switch {
+	case errors.Is(err, cgroupfs.ErrReplaced):
+		p.askLost(s, nil, &w)
 	case errors.Is(err, fs.ErrNotExist):
 		w.Answer, w.Detail = Absent, "gone"
 	case err != nil:
@@ -150,18 +153,38 @@ func (p *Prober) askLeaf(s *Subject) Witness {
 	return w
 }
 
-// askLost asks for a leaf that was made in another tree than the one of now: the daemon runs elsewhere, or
-// an ordinary user's tree went with the user's last process. That the leaf is missing here says nothing.
-// But when the kernel has no such tree any more, nothing that was in it is left.
-func (p *Prober) askLost(s *Subject, w *Witness) {
+// treeOf returns the tree of today that the subject's leaf would lie in, nil when there is none.
+func (p *Prober) treeOf(s *Subject) *cgroupfs.Tree {
+	if p.trees == nil {
+		return nil
+	}
+	if tree := p.trees.Of(s.leafName()); tree.Mode() != cgroupfs.None {
+		return tree
+	}
+	return nil
+}
+
+// recorded returns the tree that the subject's leaf was made in, nil when that is not the one of today.
+func (p *Prober) recorded(s *Subject) *cgroupfs.Tree {
+	if tree := p.treeOf(s); tree != nil && s.fenced() && tree.Inode() == s.LeafParentInode {
+		return tree
+	}
+	return nil
+}
+
+// askLost asks for a leaf that was made in another tree than the one of now: the daemon runs elsewhere, an
+// ordinary user's tree went with the user's last process, or systemd has removed its slice. That the leaf
+// is missing here says nothing. But when the kernel has no such tree any more, nothing that was in it is
+// left.
+func (p *Prober) askLost(s *Subject, tree *cgroupfs.Tree, w *Witness) {
 	base := s.LeafParentInode
 	if _, known := p.lost.Load(base); known {
 		w.Answer, w.Detail = Absent, lostDetail
 		return
 	}
 	w.Detail = "no cgroup tree now, there was one when the leaf was made"
-	if p.tree != nil && p.tree.Mode() != cgroupfs.None {
-		w.Detail = fmt.Sprintf("made below inode %d, the tree is %d now", base, p.tree.Inode())
+	if tree != nil {
+		w.Detail = fmt.Sprintf("made below inode %d, the tree is %d now", base, tree.Inode())
 	}
 	gone, err := cgroupfs.Gone(base)
 	switch {
@@ -207,20 +230,19 @@ func (p *Prober) scan(ctx context.Context, r *Report) {
 // leaf can have moved into. Where daemon and agent share an ordinary uid these are the user's logins: what
 // has changed its uid to ours shows its environment to root alone.
 func (p *Prober) within(s *Subject, all []discover.Opaque) []discover.Opaque {
-	if !s.fenced() || p.tree == nil || s.OwnerUID != uint32(os.Geteuid()) {
+	if !s.fenced() || p.trees == nil || s.OwnerUID != uint32(os.Geteuid()) {
 		return all
 	}
 	return slices.DeleteFunc(all, func(o discover.Opaque) bool {
-		return o.UID == s.OwnerUID && o.Cgroup != "" && !p.tree.MayEnter(o.Cgroup)
+		return o.UID == s.OwnerUID && o.Cgroup != "" && !p.trees.MayEnter(o.Cgroup)
 	})
 }
 
 func (p *Prober) leafOf(cgroup string) (string, bool) {
-	if p.tree == nil || cgroup == "" {
+	if p.trees == nil || cgroup == "" {
 		return "", false
 	}
-	leaf, ok := p.tree.LeafOfPath(cgroup)
-	return leaf, ok
+	return p.trees.LeafOfPath(cgroup)
 }
 
 func sessionOf(leaf string) string {

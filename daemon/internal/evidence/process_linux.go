@@ -23,11 +23,12 @@ func (p *Prober) askWrapper(ctx context.Context, s *Subject) Witness {
 		return Witness{Name: Pidfd, At: sys.Now(), Answer: Absent, Detail: fmt.Sprintf("process %d is no wrapper", pid)}
 	}
 	w := askPidfd(s.Wrapper)
-	if w.Answer != Present || !s.fenced() || p.tree == nil || p.tree.Inode() != s.LeafParentInode {
+	tree := p.recorded(s)
+	if w.Answer != Present || tree == nil {
 		return w
 	}
 	pid := s.Wrapper.PID
-	leaf, ok, err := p.tree.LeafOf(pid)
+	leaf, ok, err := tree.LeafOf(pid)
 	if err != nil || ok && leaf == s.leafName() {
 		return w // an error: it is ending, the next look tells
 	}
@@ -247,10 +248,11 @@ func (p *Prober) listStuck(ctx context.Context, r *Report) {
 
 func (p *Prober) leafPIDs(s *Subject) map[int]bool {
 	pids := map[int]bool{}
-	if !s.fenced() || p.tree == nil || p.tree.Inode() != s.LeafParentInode {
+	tree := p.recorded(s)
+	if tree == nil {
 		return pids
 	}
-	leaf, err := p.tree.Open(s.leafName())
+	leaf, err := tree.Open(s.leafName())
 	if err != nil {
 		return pids
 	}

@@ -41,6 +41,7 @@ func (a *app) statusText(s rpc.StatusReply) {
 		"Host", s.HostID,
 		"Epoch", s.Epoch,
 		"Cgroups", strings.TrimSpace(s.Cgroup+" "+s.CgroupPath),
+		"Leaves", withReason(s.Leaves, s.LeavesReason),
 		"Evidence", s.Evidence,
 		"Sessions", countsText(s.Sessions),
 		"Adoption", countsText(s.Adoption),
@@ -51,6 +52,13 @@ func (a *app) statusText(s rpc.StatusReply) {
 		"Log", s.Log,
 		"Dropped log entries", zeroEmpty(s.LogDropped),
 	)
+}
+
+func withReason(what, reason string) string {
+	if reason == "" {
+		return what
+	}
+	return what + ": " + reason
 }
 
 func countsText(m map[string]int) string {

@@ -40,7 +40,7 @@ func (s *Service) Status(_ context.Context, p rpc.Peer) (rpc.StatusReply, error)
 	defer s.mu.Unlock()
 	reply := rpc.StatusReply{
 		Version: "1.0.0", HostID: "0123456789abcdef0123456789abcdef", Epoch: "b00t:4026531836", PID: 3000, StartedAt: s.At,
-		State: "ready", Cgroup: "v2", CgroupPath: "/sys/fs/cgroup/berth-0123456789ab", Evidence: "strong",
+		State: "ready", Cgroup: "v2", CgroupPath: "/sys/fs/cgroup/berth-0123456789ab", Evidence: "strong", Leaves: "scope",
 		Sessions: map[string]int{}, Adoption: map[string]int{}, StateDir: "/var/lib/berth",
 		Journal: rpc.JournalStatus{Healthy: true, LastSeq: 42, Commits: 40, Records: 42, LastFsyncMicros: 97},
 	}
