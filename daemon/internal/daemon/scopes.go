@@ -74,8 +74,9 @@ func (s *scopes) start() {
 		s.none = `the configuration says so`
 		return
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		s.log.Debug("the slice cannot be used yet", "error", err)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // no use in asking for more of it
+		s.fail(err)
+		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), scopesStartBound)
 	defer cancel()

@@ -257,3 +257,51 @@ func TestScopeFrozen(t *testing.T) {
 	systemctl(t, "freeze", unit)
 	h.mustStop(t, "s")
 }
+
+// TestScopeProperties: limits of the session are properties of its scope, a
+// drop-in for all scopes counts, and so does what an operator sets later; the
+// session goes on.
+func TestScopeProperties(t *testing.T) {
+	h := scoped(t, "scope")
+	spec := shell("sleep 1000 & wait")
+	spec.Limits = rpc.Limits{Processes: 200, MemoryBytes: 1 << 30, CPUPercent: 150}
+	if _, err := h.Client.Start(bounded(t), "limited", rpc.StartRequest{Spec: spec}); err == nil {
+		unit := h.inScope(t, rpc.StartReply{Session: "limited", Generation: 1, PID: h.mustGet(t, "limited").PID, AgentPID: h.mustGet(t, "limited").AgentPID})
+		for name, want := range map[string]string{"TasksMax": "264", "MemoryMax": fmt.Sprint(1<<30 + 64<<20), "CPUQuotaPerSecUSec": "1.500000s"} {
+			if got := property(t, unit, name); got != want {
+				t.Errorf("%s is %s, not %s", name, got, want)
+			}
+		}
+	} else {
+		refused(t, err, rpc.CodeCapability) // this host has no such controllers
+	}
+
+	const dropIn = "/etc/systemd/system/berth-.scope.d/50-test.conf"
+	if err := os.MkdirAll(filepath.Dir(dropIn), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(dropIn, []byte("[Scope]\nTasksMax=77\nMemoryHigh=300M\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		os.RemoveAll(filepath.Dir(dropIn))
+		systemctl(t, "daemon-reload")
+	})
+	systemctl(t, "daemon-reload")
+	s := h.mustStart(t, "web-1", shell("sleep 1000 & wait"))
+	unit := h.inScope(t, s)
+	if tasks, memory := property(t, unit, "TasksMax"), property(t, unit, "MemoryHigh"); tasks != "77" || memory != fmt.Sprint(300<<20) {
+		t.Errorf("with a drop-in TasksMax is %s, MemoryHigh %s", tasks, memory)
+	}
+	systemctl(t, "set-property", "--runtime", unit, "TasksMax=55", "CPUWeight=50")
+	if tasks, weight := property(t, unit, "TasksMax"), property(t, unit, "CPUWeight"); tasks != "55" || weight != "50" {
+		t.Errorf("after set-property TasksMax is %s, CPUWeight %s", tasks, weight)
+	}
+	h.untilAdopted(t, s)
+	h.inScope(t, s)
+	top, err := exec.Command("systemd-cgtop", "--batch", "--iterations=1", "--depth=5", "berth.slice").CombinedOutput()
+	if err != nil || !strings.Contains(string(top), unit) {
+		t.Errorf("systemd-cgtop: %v\n%s", err, top)
+	}
+	h.mustStop(t, "web-1")
+}
