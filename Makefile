@@ -5,7 +5,7 @@ BIN := bin
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unversioned)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 BUILD := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/
-PROGRAMS := ./daemon/cmd/berthd ./daemon/cmd/berth-wrap ./rpc/cmd/berthctl ./plugins/cmd/berth-sandbox-process
+PROGRAMS := ./daemon/cmd/berthd ./daemon/cmd/berth-wrap ./rpc/cmd/berthctl ./daemon/cmd/berth-workspace ./plugins/cmd/berth-sandbox-process
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # The race detector needs cgo and a C compiler; without one the tests run without it, and say so.
 RACE := $(shell command -v $(firstword $(shell $(GO) env CC)) >/dev/null 2>&1 && echo -race)
@@ -45,6 +45,10 @@ test-systemd: setup build ## Run the tests that need a booted systemd, each pack
 .PHONY: crash
 crash: build ## Kill the daemon at random moments under load, ROUNDS times (200)
 	$(GO) test $(RACE) -count=1 -timeout 60m -run TestCrash -v ./daemon/internal/daemontest -rounds $(ROUNDS)
+
+.PHONY: states
+states: ## Look for work in 200 random states of a git checkout, and save it
+	$(GO) test -count=1 -timeout 30m -run TestRandomStates ./daemon/internal/workspace -states 50
 
 .PHONY: bench
 bench: setup build ## Measure, with what it is compared with in the same run

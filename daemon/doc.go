@@ -36,6 +36,7 @@
 //	lease, admit         pure decisions: a state and an event, numbers and marks
 //	engine               the only goroutine that changes durable state; recovery
 //	effect               what the engine decides, done: processes, cgroups, plugins, files
+//	appraise, workspace  what a workspace holds that its deletion would lose, and saving that
 //	link                 the daemon's end of the wrappers' socket
 //	evidence, discover   witnesses and their verdict; the scan of /proc
 //	spawn, sys           starting parked wrappers and watching them; identities, epochs, clocks

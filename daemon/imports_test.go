@@ -13,10 +13,11 @@ const module = "github.com/berthd/berth/"
 // packages of this module that it may import. What is not listed may import
 // nothing of ours. Tests are free.
 var allowed = map[string][]string{
-	"daemon/cmd/berthd":     {"daemon/internal/daemon", "systemd/notify"},
-	"daemon/cmd/berth-wrap": {"daemon/internal/wrap"},
+	"daemon/cmd/berthd":          {"daemon/internal/daemon", "systemd/notify"},
+	"daemon/cmd/berth-wrap":      {"daemon/internal/wrap"},
+	"daemon/cmd/berth-workspace": {"daemon/internal/workspace"},
 	"daemon/internal/daemon": {
-		"daemon/internal/admit", "daemon/internal/api", "daemon/internal/audit", "daemon/internal/config", "daemon/internal/discover",
+		"daemon/internal/admit", "daemon/internal/api", "daemon/internal/appraise", "daemon/internal/audit", "daemon/internal/config", "daemon/internal/discover",
 		"daemon/internal/effect", "daemon/internal/engine", "daemon/internal/evidence", "daemon/internal/lease",
 		"daemon/internal/link", "daemon/internal/spawn", "daemon/internal/sys", "plugins/host", "rpc",
 		"statefs", "statefs/cgroupfs", "statefs/journal", "systemd/journald", "systemd/journald/native", "systemd/notify",
@@ -24,7 +25,7 @@ var allowed = map[string][]string{
 	},
 	"daemon/internal/audit": {"daemon/internal/engine", "statefs/record", "systemd/journald/catalog"},
 	"daemon/internal/api": {
-		"daemon/internal/admit", "daemon/internal/discover", "daemon/internal/engine", "daemon/internal/evidence",
+		"daemon/internal/admit", "daemon/internal/appraise", "daemon/internal/discover", "daemon/internal/engine", "daemon/internal/evidence",
 		"daemon/internal/lease", "daemon/internal/link", "daemon/internal/sys", "plugins/host", "plugins/sandbox",
 		"rpc", "rpc/wire", "statefs", "statefs/journal", "statefs/record", "statefs/spool",
 	},
@@ -33,10 +34,11 @@ var allowed = map[string][]string{
 		"rpc/wire", "statefs/cgroupfs", "statefs/journal", "statefs/record",
 	},
 	"daemon/internal/effect": {
-		"daemon/internal/discover", "daemon/internal/engine", "daemon/internal/evidence", "daemon/internal/link",
+		"daemon/internal/appraise", "daemon/internal/discover", "daemon/internal/engine", "daemon/internal/evidence", "daemon/internal/link",
 		"daemon/internal/spawn", "daemon/internal/sys", "plugins/sandbox", "rpc", "rpc/wire", "statefs",
 		"statefs/cgroupfs", "statefs/record", "systemd/scope",
 	},
+	"daemon/internal/appraise":   {"daemon/internal/workspace", "statefs", "statefs/cgroupfs"},
 	"daemon/internal/link":       {"daemon/internal/engine", "daemon/internal/sys", "rpc/wire"},
 	"daemon/internal/evidence":   {"daemon/internal/discover", "daemon/internal/sys", "statefs/cgroupfs"},
 	"daemon/internal/discover":   {"daemon/internal/sys"},

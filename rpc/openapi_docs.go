@@ -8,7 +8,8 @@ var fieldDocs = map[string]string{
 	"AttachQuery.ReadOnly":     "ReadOnly watches; otherwise this peer becomes the writer, and an earlier writer is told and becomes a watcher.",
 	"AttachQuery.Rows":         "Rows and Cols are the size at open; 0 = keep the session's.",
 	"AttachQuery.Since":        "Since replays output from this sequence number on; 0 = only new output after a bounded replay of the last screenful.",
-	"DeleteRequest.Discard":    "Discard agrees to lose what is in a workspace that berth made.",
+	"DeleteRequest.Discard":    "Discard agrees to lose the work that is in a workspace that berth made.",
+	"DeleteRequest.Salvage":    "Salvage saves that work on the host before the workspace goes.",
 	"DeleteRequest.Wait":       "Wait blocks until the tombstone is written or the deletion is held up.",
 	"Event.From":               "From and To bound what a gap has lost.",
 	"Event.Kind":               "Kind is the event's name: one of the lease events, delete_requested, deleted, conflict, host_started, or gap.",
@@ -60,5 +61,6 @@ var fieldDocs = map[string]string{
 	"StopState.NextTryIn":      "NextTryIn is the time until the next attempt or recheck, in seconds; 0 = none is due.",
 	"TerminalFrame.Data":       "Data is the bytes (TerminalData), a JSON Size (TerminalResize), or a JSON Exit (TerminalExit), or text (TerminalNotice, TerminalError).",
 	"TerminalFrame.Seq":        "Seq is the spool sequence number of TerminalData from the agent.",
+	"Tombstone.Saved":          "Saved is the directory of what was saved from the workspace, if anything was.",
 	"Witness.AgeSeconds":       "AgeSeconds is the time since it was asked.",
 }

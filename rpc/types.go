@@ -192,6 +192,8 @@ type Tombstone struct {
 	By             string        `json:"by,omitempty"`
 	At             time.Time     `json:"at"`
 	Evidence       *ExplainReply `json:"evidence,omitempty"`
+	// Saved is the directory of what was saved from the workspace, if anything was.
+	Saved string `json:"saved,omitempty"`
 }
 
 // SendRequest gives bytes to the agent's input.
@@ -224,8 +226,10 @@ type StopReply struct {
 // DeleteRequest deletes a session.
 type DeleteRequest struct {
 	Key string `json:"key,omitempty"`
-	// Discard agrees to lose what is in a workspace that berth made.
-	Discard bool   `json:"discard,omitempty"`
+	// Discard agrees to lose the work that is in a workspace that berth made.
+	Discard bool `json:"discard,omitempty"`
+	// Salvage saves that work on the host before the workspace goes.
+	Salvage bool   `json:"salvage,omitempty"`
 	Why     string `json:"why,omitempty"`
 	// Wait blocks until the tombstone is written or the deletion is held up.
 	Wait bool `json:"wait,omitempty"`

@@ -16,6 +16,7 @@ const (
 	sessionsName   = "sessions"
 	workspacesName = "workspaces"
 	trashName      = "trash"
+	salvagesName   = "salvage"
 )
 
 // Layout says where things are in a state directory. It is a value without

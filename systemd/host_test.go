@@ -47,6 +47,7 @@ func installed(bin string) map[string]string {
 	return map[string]string{
 		"/usr/sbin/berthd": bin + "/berthd", "/usr/bin/berthctl": bin + "/berthctl",
 		"/usr/libexec/berth/berth-wrap":                  bin + "/berth-wrap",
+		"/usr/libexec/berth/berth-workspace":             bin + "/berth-workspace",
 		"/usr/libexec/berth/berth-sandbox-process":       bin + "/berth-sandbox-process",
 		"/usr/lib/systemd/system/berthd.service":         "berthd.service",
 		"/usr/lib/systemd/system/berthd.socket":          "berthd.socket",

@@ -16,6 +16,8 @@ func putDeletion(dst []byte, num protowire.Number, d *Deletion) []byte {
 	dst = putInt(dst, 7, int64(d.Attempts))
 	dst = putDuration(dst, 8, d.NextAt)
 	dst = putString(dst, 9, d.LastError)
+	dst = putBool(dst, 10, d.Salvage)
+	dst = putString(dst, 11, d.Saved)
 	return messageEnd(dst, start)
 }
 
@@ -42,6 +44,10 @@ func takeDeletion(r *reader) *Deletion {
 			d.NextAt = m.duration()
 		case 9:
 			d.LastError = m.string()
+		case 10:
+			d.Salvage = m.bool()
+		case 11:
+			d.Saved = m.string()
 		}
 	}
 	r.join(&m)

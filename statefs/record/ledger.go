@@ -100,7 +100,8 @@ func (t Tombstone) Append(dst []byte) []byte {
 	dst = putTime(dst, 5, t.Wall)
 	dst = putString(dst, 6, t.Reason)
 	dst = putString(dst, 7, t.By)
-	return putBytes(dst, 8, t.Evidence)
+	dst = putBytes(dst, 8, t.Evidence)
+	return putString(dst, 9, t.Saved)
 }
 
 // DecodeTombstone decodes what Tombstone.Append has written, as DecodeLease does.
@@ -125,6 +126,8 @@ func DecodeTombstone(body []byte) (Tombstone, error) {
 			t.By = r.string()
 		case 8:
 			t.Evidence = r.bytes()
+		case 9:
+			t.Saved = r.string()
 		}
 	}
 	if err := r.end(TypeTombstone); err != nil {

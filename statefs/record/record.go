@@ -178,6 +178,10 @@ type Deletion struct {
 	Attempts  int           `json:"attempts,omitempty"`
 	NextAt    time.Duration `json:"next_at,omitempty"`
 	LastError string        `json:"last_error,omitempty"`
+	// Salvage asks for work in the workspace to be saved first; Saved is the path of
+	// what was saved.
+	Salvage bool   `json:"salvage,omitempty"`
+	Saved   string `json:"saved,omitempty"`
 }
 
 // Debt is one release that a provider still owes.
@@ -233,4 +237,6 @@ type Tombstone struct {
 	By             string    `json:"by,omitempty"`
 	// Evidence is the JSON of the evidence report that proved absence.
 	Evidence []byte `json:"evidence,omitempty"`
+	// Saved is the path of what was saved from the workspace, empty = nothing was.
+	Saved string `json:"saved,omitempty"`
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/berthd/berth/daemon/internal/admit"
+	"github.com/berthd/berth/daemon/internal/appraise"
 	"github.com/berthd/berth/daemon/internal/engine"
 	"github.com/berthd/berth/daemon/internal/evidence"
 	"github.com/berthd/berth/plugins/host"
@@ -28,12 +29,14 @@ import (
 
 // Options is what the API needs.
 type Options struct {
-	Engine  *engine.Engine
-	Dir     *statefs.Dir
-	Space   *statefs.Prober
-	Prober  *evidence.Prober
-	Plugins *host.Host
-	Journal *journal.Journal
+	Engine *engine.Engine
+	Dir    *statefs.Dir
+	Space  *statefs.Prober
+	Prober *evidence.Prober
+	// Appraiser looks into workspaces.
+	Appraiser *appraise.Appraiser
+	Plugins   *host.Host
+	Journal   *journal.Journal
 	// Providers are the configured kinds in the order of preference.
 	Providers []string
 	UID       uint32

@@ -165,7 +165,7 @@ func specOf(s *record.Spec) *rpc.SessionSpec {
 // recorded; age is not shown since boot times have passed.
 func tombstoneOf(t *record.Tombstone) *rpc.Tombstone {
 	out := &rpc.Tombstone{
-		Session: t.Session, LastGeneration: t.LastGeneration, Reason: t.Reason, By: t.By, At: t.Wall,
+		Session: t.Session, LastGeneration: t.LastGeneration, Reason: t.Reason, By: t.By, At: t.Wall, Saved: t.Saved,
 	}
 	var r evidence.Report
 	if len(t.Evidence) > 0 && json.Unmarshal(t.Evidence, &r) == nil {

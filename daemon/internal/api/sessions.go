@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/berthd/berth/daemon/internal/appraise"
 	"github.com/berthd/berth/daemon/internal/engine"
 	"github.com/berthd/berth/daemon/internal/lease"
 	"github.com/berthd/berth/daemon/internal/sys"
@@ -115,13 +116,16 @@ func (a *API) Delete(ctx context.Context, p rpc.Peer, session string, req rpc.De
 		}
 		return rpc.DeleteReply{}, err
 	}
-	if !req.Discard && v.Lease.Deletion == nil {
-		if err := hasWork(&v.Lease, a.opts.Dir.WorkspaceDir(session)); err != nil {
+	if req.Discard && req.Salvage {
+		return rpc.DeleteReply{}, rpc.Errorf(rpc.CodeInvalidRequest, "discard loses the work and salvage saves it: say one of them")
+	}
+	if !req.Discard && !req.Salvage && v.Lease.Deletion == nil {
+		if err := a.hasWork(ctx, session, &v.Lease); err != nil {
 			return rpc.DeleteReply{}, err
 		}
 	}
-	del := engine.DeleteRequest{Caller: caller(p, session, req.Key), Discard: req.Discard}
-	del.Digest = digest([]any{session, "delete", req.Discard})
+	del := engine.DeleteRequest{Caller: caller(p, session, req.Key), Discard: req.Discard, Salvage: req.Salvage}
+	del.Digest = digest([]any{session, "delete", req.Discard, req.Salvage})
 	if err := a.opts.Engine.Delete(ctx, del); err != nil {
 		return rpc.DeleteReply{}, refuse(err)
 	}
@@ -148,19 +152,24 @@ func (a *API) deleted(ctx context.Context, session string, wait bool) (rpc.Delet
 }
 
 // hasWork refuses the deletion of a workspace that berth made and that holds
-// anything, unless the client agrees to lose it.
-func hasWork(l *record.Lease, made string) error {
-	if !l.WorkspaceMade && l.Workspace != made { // one that was made for a start which was never verified counts
+// work, unless the client says what is to become of it.
+func (a *API) hasWork(ctx context.Context, session string, l *record.Lease) error {
+	if !l.WorkspaceMade && l.Workspace != a.opts.Dir.WorkspaceDir(session) { // one that was made for a start which was never verified counts
 		return nil
 	}
-	empty, err := isEmpty(l.Workspace)
-	if empty {
+	if empty, _ := isEmpty(l.Workspace); empty {
 		return nil
 	}
+	report, err := a.opts.Appraiser.Inspect(ctx, appraise.Subject{Session: session, Root: l.Workspace, UID: l.UID, GID: l.GID})
 	if err != nil {
-		return rpc.Errorf(rpc.CodeDirty, "workspace %q cannot be read (%v); say discard to lose what is in it", l.Workspace, err)
+		return rpc.Errorf(rpc.CodeDirty, "workspace %q cannot be looked at (%v); say discard to lose what is in it", l.Workspace, err)
 	}
-	return rpc.Errorf(rpc.CodeDirty, "workspace %q is not empty; say discard to lose what is in it", l.Workspace)
+	if report.Clean() {
+		return nil
+	}
+	refusal := rpc.Errorf(rpc.CodeDirty, "workspace %q holds work: %s; say salvage to save it, or discard to lose it", l.Workspace, report.Summary())
+	refusal.Details = map[string]any{"findings": report.Findings, "truncated": report.Truncated}
+	return refusal
 }
 
 // isEmpty reports whether a directory is missing or holds nothing.

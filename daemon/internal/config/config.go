@@ -119,6 +119,7 @@ type Capacity struct {
 type Keep struct {
 	Tombstones  Duration `toml:"tombstones"`
 	Operations  Duration `toml:"operations"`
+	Salvages    Duration `toml:"salvages"`
 	Generations int      `toml:"generations"`
 	Events      int      `toml:"events"`
 }
@@ -164,6 +165,7 @@ func Default() Config {
 		Capacity: Capacity{LowBytes: 2 << 30, LowPercent: 5, LowInodePercent: 5, StateLowBytes: 64 << 20},
 		Keep: Keep{
 			Tombstones: Duration(30 * 24 * time.Hour), Operations: Duration(30 * 24 * time.Hour),
+			Salvages:    Duration(90 * 24 * time.Hour),
 			Generations: 3, Events: 16_384,
 		},
 		Log: Log{Level: "info", Format: "auto"},
@@ -246,6 +248,9 @@ func (c *Config) complete() {
 		}
 	}
 }
+
+// WorkspacePath is the program that looks into workspaces.
+func (c *Config) WorkspacePath() string { return filepath.Join(c.LibexecDir, "berth-workspace") }
 
 // WrapPath is the wrapper's program.
 func (c *Config) WrapPath() string { return filepath.Join(c.LibexecDir, "berth-wrap") }

@@ -126,7 +126,8 @@ func (d *Daemon) newAPI(started time.Time) error {
 	})
 	d.api = api.New(api.Options{
 		Engine: d.engine, Dir: d.dir, Space: space, Prober: d.prober,
-		Plugins: d.plugins, Journal: d.journal, Providers: kinds, UID: uint32(os.Geteuid()),
+		Appraiser: d.works,
+		Plugins:   d.plugins, Journal: d.journal, Providers: kinds, UID: uint32(os.Geteuid()),
 		Tuning: api.Tuning{Defaults: defaults, Marks: marks(&d.cfg), StateMarks: stateMarks(&d.cfg)},
 		Status: status, LogDropped: d.log.Dropped, Logger: d.log.Named("api"),
 	})

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/berthd/berth/daemon/internal/api"
+	"github.com/berthd/berth/daemon/internal/appraise"
 	"github.com/berthd/berth/daemon/internal/config"
 	"github.com/berthd/berth/daemon/internal/discover"
 	"github.com/berthd/berth/daemon/internal/effect"
@@ -65,6 +66,7 @@ type Daemon struct {
 	prober   *evidence.Prober
 	watcher  *spawn.Watcher
 	plugins  *host.Host
+	works    *appraise.Appraiser
 	links    *link.Server
 	host     *effect.Host
 	engine   *engine.Engine
@@ -194,6 +196,9 @@ func (d *Daemon) build(started time.Time) (err error) {
 		CgroupOf: d.trees.PathOf,
 		Logger:   d.log.Named("link"),
 	})
+	d.works = appraise.New(appraise.Options{
+		Program: d.cfg.WorkspacePath(), UID: uint32(os.Geteuid()), Tree: d.trees.Subtree(), Dir: d.dir, Logger: d.log.Named("appraise"),
+	})
 	d.host = d.effects()
 	d.engine = engine.New(d.engineOptions(), d.loaded)
 	d.loaded = nil // the engine has it; keep no second copy
@@ -280,6 +285,7 @@ func (d *Daemon) serve(ctx context.Context, started time.Time, reload <-chan os.
 	d.plugins.Start(engineCtx)
 	go d.prove(engineCtx) // bounded
 	go d.sweepTrash(engineCtx)
+	go d.expireSalvages(engineCtx) // ends with the context
 	go d.announce(engineCtx)
 	go d.reloads(engineCtx, reload)
 	go d.watchdog(engineCtx, d.manager, d.passed.Watchdog)
@@ -387,6 +393,29 @@ func (d *Daemon) sweepTrash(ctx context.Context) {
 	}
 }
 
+// expireSalvages removes what was saved from workspaces long enough ago.
+func (d *Daemon) expireSalvages(ctx context.Context) {
+	tick := time.NewTicker(salvageEvery)
+	defer tick.Stop()
+	for {
+		gone, err := d.dir.Salvages().Expire(d.cfg.Keep.Salvages.D(), time.Now())
+		if err != nil {
+			d.log.Warn("what was saved from workspaces cannot be removed; tried again in an hour", "error", err)
+		}
+		for _, name := range gone {
+			d.log.Info("removed what was saved from a workspace", "salvage", name, "kept", d.cfg.Keep.Salvages.D())
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// salvageEvery is how often old salvages are looked for.
+const salvageEvery = time.Hour
+
 // owner lets the link server ask the engine.
 type owner Daemon
 
@@ -415,7 +444,8 @@ func (d *Daemon) effects() *effect.Host {
 	return effect.New(effect.Options{
 		HostID: d.dir.HostID(), UID: uint32(os.Geteuid()), Dir: d.dir, Trees: d.trees,
 		Watcher: d.watcher, Links: d.links, Providers: d.plugins, Prober: d.prober, Scanner: d.scanner,
-		WrapPath: d.cfg.WrapPath(), Socket: d.wrapSocket(), Launches: d.cfg.Sessions.Launches,
+		Appraiser: d.works,
+		WrapPath:  d.cfg.WrapPath(), Socket: d.wrapSocket(), Launches: d.cfg.Sessions.Launches,
 		HeartbeatEvery: w.HeartbeatEvery.D(), SpoolFileBytes: w.SpoolFileBytes, SpoolFiles: w.SpoolFiles,
 		DrainTimeout: w.DrainTimeout.D(), KeepGenerations: d.cfg.Keep.Generations, Logger: d.log.Named("effect"),
 		Scopes: d.scopes, ScopesOnly: d.cfg.Leaves == config.LeavesScope, Grace: d.cfg.Sessions.Grace.D(),

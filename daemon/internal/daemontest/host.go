@@ -55,6 +55,7 @@ func Programs(t testing.TB) string {
 		}
 		cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binDir+"/",
 			"github.com/berthd/berth/daemon/cmd/berthd", "github.com/berthd/berth/daemon/cmd/berth-wrap",
+			"github.com/berthd/berth/daemon/cmd/berth-workspace",
 			"github.com/berthd/berth/rpc/cmd/berthctl", "github.com/berthd/berth/plugins/cmd/berth-sandbox-process")
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {

@@ -4,11 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os"
 	"strconv"
 
+	"github.com/berthd/berth/daemon/internal/appraise"
 	"github.com/berthd/berth/daemon/internal/engine"
 	"github.com/berthd/berth/daemon/internal/evidence"
 )
@@ -26,7 +25,9 @@ func (h *Host) Delete(ctx context.Context, p engine.DeletePlan) (engine.DeleteRe
 	}
 	result := engine.DeleteResult{Report: report, Trash: trashName(p.Session, p.Lease.NextGeneration)}
 	if p.Step == "trash" {
-		return result, h.trash(ctx, p, result.Trash)
+		var err error
+		result.Saved, err = h.trash(ctx, p, result.Trash)
+		return result, err
 	}
 	name := p.Lease.Deletion.Trash
 	return result, errors.Join(
@@ -50,43 +51,44 @@ func trashName(session string, next uint64) string {
 }
 
 // trash renames away what the session has: the workspace that berth made for
-// it, and the directory of its generations.
-func (h *Host) trash(ctx context.Context, p engine.DeletePlan, name string) error {
+// it, and the directory of its generations. It returns where work was saved.
+func (h *Host) trash(ctx context.Context, p engine.DeletePlan, name string) (saved string, err error) {
 	t := h.opts.Dir.Trash()
 	if p.Lease.WorkspaceMade || p.Lease.Workspace == h.opts.Dir.WorkspaceDir(p.Session) {
-		if err := mayLose(p); err != nil {
-			return err
+		if saved, err = h.keepWork(ctx, p, name); err != nil {
+			return "", err
 		}
 		if err := t.Put(ctx, p.Lease.Workspace, name+".workspace"); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("moving the workspace to the trash: %w", err)
+			return "", fmt.Errorf("moving the workspace to the trash: %w", err)
 		}
 	}
 	if err := t.Put(ctx, h.opts.Dir.SessionDir(p.Session), name+".session"); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("moving the session's directory to the trash: %w", err)
+		return "", fmt.Errorf("moving the session's directory to the trash: %w", err)
 	}
-	return nil
+	return saved, nil
 }
 
-// mayLose refuses a workspace that holds anything unless the client has agreed
-// to lose it. The api asked before the intent was put on disk; the agent went
-// on working until it was stopped. The path is the daemon's own down to its
-// last element, which only the daemon can replace.
-func mayLose(p engine.DeletePlan) error {
-	if d := p.Lease.Deletion; d == nil || d.Discard {
-		return nil
+// keepWork refuses a workspace that holds work, or saves that, unless the client
+// has agreed to lose it. The api asked before the intent was put on disk; the
+// agent went on working until it was stopped.
+func (h *Host) keepWork(ctx context.Context, p engine.DeletePlan, name string) (saved string, err error) {
+	d := p.Lease.Deletion
+	if d == nil || d.Discard {
+		return "", nil
 	}
-	dir, err := os.Open(p.Lease.Workspace)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+	if path, ok := h.opts.Dir.Salvages().Find(name); ok {
+		return path, nil // saved before the daemon died
 	}
-	if err == nil {
-		defer dir.Close()
-		if _, err = dir.Readdirnames(1); errors.Is(err, io.EOF) {
-			return nil
-		}
+	subject := appraise.Subject{Session: p.Session, Root: p.Lease.Workspace, UID: p.Lease.UID, GID: p.Lease.GID}
+	report, err := h.opts.Appraiser.Inspect(ctx, subject)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("looking for work in the workspace (delete again with discard to lose it): %w", err)
+	case report.Clean():
+		return "", nil
+	case d.Salvage:
+		return h.opts.Appraiser.Salvage(ctx, subject, name)
 	}
-	if err != nil {
-		return fmt.Errorf("looking for work in the workspace (delete again with discard to lose it): %w", err)
-	}
-	return fmt.Errorf("workspace %q is not empty; empty it, or delete again with discard to lose what is in it", p.Lease.Workspace)
+	return "", fmt.Errorf("workspace %q holds work: %s; delete again with salvage to save it, or with discard to lose it",
+		p.Lease.Workspace, report.Summary())
 }

@@ -20,6 +20,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/berthd/berth/daemon/internal/appraise"
 	"github.com/berthd/berth/daemon/internal/discover"
 	"github.com/berthd/berth/daemon/internal/engine"
 	"github.com/berthd/berth/daemon/internal/evidence"
@@ -54,6 +55,7 @@ type Options struct {
 	Providers Providers
 	Prober    *evidence.Prober
 	Scanner   *discover.Scanner
+	Appraiser *appraise.Appraiser
 	// WrapPath is the absolute path of berth-wrap, Socket that of the wrapper
 	// socket.
 	WrapPath string

@@ -13,7 +13,8 @@ import (
 // DeleteRequest asks for a session to be gone for good.
 type DeleteRequest struct {
 	Caller
-	Discard bool
+	// Discard agrees to lose what is in the workspace, Salvage wants it saved first.
+	Discard, Salvage bool
 }
 
 // Delete puts the intent on disk and returns. From then on the session can
@@ -23,7 +24,7 @@ func (e *Engine) Delete(ctx context.Context, req DeleteRequest) error {
 		if d.lease.Deletion == nil {
 			t.intend(d, &req)
 		} else {
-			t.hurry(d, req.Discard)
+			t.hurry(d, &req)
 		}
 		return nil
 	})
@@ -33,22 +34,23 @@ func (e *Engine) Delete(ctx context.Context, req DeleteRequest) error {
 // also of a session that is vacant: what is deleted is looked at once more.
 func (t *tx) intend(d *draft, req *DeleteRequest) {
 	d.lease.Deletion = &record.Deletion{
-		Reason: "explicit", By: req.By, Wall: t.wall, Discard: req.Discard, Step: stepStop,
+		Reason: "explicit", By: req.By, Wall: t.wall, Discard: req.Discard, Salvage: req.Salvage, Step: stepStop,
 	}
 	t.put(d, "delete_requested", "")
 	t.requestStop(d, lease.SessionDelete, lease.Target{}, req.By, "", "")
 }
 
 // hurry makes a deletion that waits try at once, since a client asks again, and
-// maybe agrees now to lose what is there.
-func (t *tx) hurry(d *draft, discard bool) {
+// maybe says now what is to become of what is there.
+func (t *tx) hurry(d *draft, req *DeleteRequest) {
 	if d.state.Kind == lease.Quarantined {
 		t.recheck(d)
 	}
-	agreed := discard && !d.lease.Deletion.Discard
+	agreed := req.Discard && !d.lease.Deletion.Discard || req.Salvage && !d.lease.Deletion.Salvage
 	if agreed || d.lease.Deletion.NextAt > t.now {
 		t.deletion(d, func(del *record.Deletion) {
-			del.NextAt, del.LastError, del.Discard = 0, "", del.Discard || discard
+			del.NextAt, del.LastError = 0, ""
+			del.Discard, del.Salvage = del.Discard || req.Discard, del.Salvage || req.Salvage
 		})
 		t.put(d, "delete_requested", "")
 	}
@@ -106,8 +108,9 @@ func (t *tx) deleteStepped(plan DeletePlan, w *work, r DeleteResult, err error) 
 	if plan.Step == stepTrash {
 		t.deletion(d, func(del *record.Deletion) {
 			del.Step, del.Trash, del.LastError, del.Attempts, del.NextAt = stepPurge, r.Trash, "", 0, 0
+			del.Saved = r.Saved
 		})
-		t.put(d, "delete_trashed", "")
+		t.put(d, "delete_trashed", r.Saved)
 		return
 	}
 	t.bury(d, r)
@@ -124,6 +127,7 @@ func (t *tx) bury(d *draft, r DeleteResult) {
 	tomb := &record.Tombstone{
 		Session: d.s.id, UID: d.lease.UID, LastGeneration: d.state.NextGeneration - 1, Wall: t.wall,
 		Reason: d.lease.Deletion.Reason, By: d.lease.Deletion.By, Evidence: evidence,
+		Saved: d.lease.Deletion.Saved,
 	}
 	t.append(record.TypeTombstone, d.s.id, d.state.NextGeneration, tomb.Append(nil))
 	t.event(deletedEvent(tomb))

@@ -54,6 +54,8 @@ type DeletePlan struct {
 type DeleteResult struct {
 	// Trash is the name that the workspace got in the trash.
 	Trash string
+	// Saved is the path of what was saved from the workspace, if anything was.
+	Saved string
 	// Report is the evidence of absence that the step has re-checked.
 	Report evidence.Report
 }

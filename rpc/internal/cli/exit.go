@@ -170,7 +170,7 @@ var hints = map[rpc.Code]string{
 	rpc.CodeCleanupPending:     "berthctl stop %s --wait, or berthctl explain %[1]s to see what is still alive",
 	rpc.CodeWorkspaceInUse:     "another --workspace, or berthctl list to see who has it",
 	rpc.CodeWorkspaceMissing:   "make the directory, or leave --workspace out",
-	rpc.CodeDirty:              "take out what you want to keep, or add --discard to lose it",
+	rpc.CodeDirty:              "commit and push what you want to keep, or add --salvage to save it on the host, or --discard to lose it",
 	rpc.CodeCapacityRejected:   "berthctl capacity, then berthctl delete what is no longer needed",
 	rpc.CodeCapacityUnknown:    "berthctl capacity (the file system could not be measured)",
 	rpc.CodeFilesystemUnusable: "df and dmesg: the file system does not take writes",

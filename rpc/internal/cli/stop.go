@@ -47,10 +47,14 @@ func (a *app) deleteCmd() *cobra.Command {
 	})
 	cmd.Aliases = []string{"rm"}
 	cmd.Long = `Stop a session and delete it for good. Its id is never used again. A workspace
-that berth made is deleted with it; unless it is empty, --discard has to agree
-to lose what is in it. A directory that was given with
---workspace is left alone.`
-	cmd.Flags().BoolVar(&req.Discard, "discard", false, "lose what is in the workspace that berth made")
+that berth made is deleted with it. When that would lose work (changed or
+untracked files, commits that no remote has, a stash, an unfinished merge, files
+outside git), the deletion is refused with a list of it, unless --salvage saves
+it on the host or --discard agrees to lose it. Files that git ignores are no
+work. A directory that was given with --workspace is left alone.`
+	cmd.Flags().BoolVar(&req.Discard, "discard", false, "lose the work in the workspace that berth made")
+	cmd.Flags().BoolVar(&req.Salvage, "salvage", false, "save the work in the workspace that berth made, then delete it")
+	cmd.MarkFlagsMutuallyExclusive("discard", "salvage")
 	cmd.Flags().BoolVar(&req.Wait, "wait", false, "return when it is gone, or the deletion is held up")
 	cmd.Flags().StringVar(&req.Why, "why", "", "a reason for the audit log")
 	cmd.Flags().StringVar(&req.Key, "key", "", "operation key (default: a new one)")
@@ -60,6 +64,9 @@ to lose what is in it. A directory that was given with
 func (a *app) deleteText(id string, reply rpc.DeleteReply) {
 	if reply.Tombstone != nil {
 		fmt.Fprintf(a.out, "%s is deleted (last generation %d)\n", id, reply.Tombstone.LastGeneration)
+		if saved := reply.Tombstone.Saved; saved != "" {
+			fmt.Fprintf(a.out, "its work is saved in %s\n", printable(saved))
+		}
 		return
 	}
 	fmt.Fprintf(a.out, "%s is being deleted%s\n", id, prefixed(": ", heldUp(reply.Deleting)))

@@ -1,0 +1,197 @@
+// Package appraise finds out for the daemon what a workspace holds that its
+// deletion would lose, and saves that. It runs berth-workspace for it: as the
+// session's user, in a cgroup of its own that is killed afterwards, within a
+// bound, with the end of the daemon as its own end. The daemon itself never
+// reads what an agent has written.
+package appraise
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/berthd/berth/daemon/internal/workspace"
+	"github.com/berthd/berth/statefs"
+	"github.com/berthd/berth/statefs/cgroupfs"
+	"github.com/hashicorp/go-hclog"
+)
+
+const (
+	inspectBound = 2 * time.Minute
+	salvageBound = 9 * time.Minute
+	// graceBound is what the program gets beyond its own bound.
+	graceBound = 5 * time.Second
+	// atOnce is how many programs run at a time: they read whole trees.
+	atOnce    = 2
+	maxReport = 1 << 20
+	maxStderr = 4 << 10
+	cgroupDir = "appraise-" // no leaf of a session: see cgroupfs.ParseLeafName
+)
+
+// Options is what an Appraiser needs.
+type Options struct {
+	Program string // berth-workspace
+	UID     uint32 // the daemon's
+	Tree    *cgroupfs.Tree
+	Dir     *statefs.Dir
+	Logger  hclog.Logger
+}
+
+// Appraiser runs berth-workspace. It is safe for concurrent use.
+type Appraiser struct {
+	opts  Options
+	slots chan struct{}
+}
+
+// New returns an Appraiser, and ends what an earlier daemon has left.
+func New(opts Options) *Appraiser {
+	a := &Appraiser{opts: opts, slots: make(chan struct{}, atOnce)}
+	a.sweep()
+	return a
+}
+
+// Subject is the workspace of a session.
+type Subject struct {
+	Session  string
+	Root     string
+	UID, GID uint32
+}
+
+// Inspect looks at a workspace. A workspace that is not there holds nothing.
+func (a *Appraiser) Inspect(ctx context.Context, s Subject) (*workspace.Report, error) {
+	if _, err := os.Lstat(s.Root); errors.Is(err, os.ErrNotExist) {
+		return &workspace.Report{}, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, inspectBound+graceBound)
+	defer cancel()
+	return a.run(ctx, s, workspace.Request{
+		Verb: workspace.VerbInspect, Root: s.Root, Seconds: int(inspectBound / time.Second),
+	})
+}
+
+// Salvage saves what the workspace holds under a name that is used once, and
+// returns the directory. One that an earlier call has finished is kept.
+//
+// Crash points: what is unfinished has another name and is begun anew.
+func (a *Appraiser) Salvage(ctx context.Context, s Subject, name string) (path string, err error) {
+	store := a.opts.Dir.Salvages()
+	if path, ok := store.Find(name); ok {
+		return path, nil
+	}
+	part, err := store.Begin(name, s.UID, s.GID)
+	if err != nil {
+		return "", err
+	}
+	defer part.Close()
+	ctx, cancel := context.WithTimeout(ctx, salvageBound+graceBound)
+	defer cancel()
+	report, err := a.run(ctx, s, workspace.Request{
+		Verb: workspace.VerbSalvage, Root: s.Root, Out: part.Path(), Seconds: int(salvageBound / time.Second),
+	})
+	if err == nil && report.Error != "" {
+		err = errors.New(report.Error)
+	}
+	if err != nil {
+		return "", errors.Join(fmt.Errorf("saving workspace %q: %w", s.Root, err), part.Abandon())
+	}
+	return part.Finish(report.Saved)
+}
+
+// run runs the program once and returns its report.
+func (a *Appraiser) run(ctx context.Context, s Subject, req workspace.Request) (*workspace.Report, error) {
+	select {
+	case a.slots <- struct{}{}:
+		defer func() { <-a.slots }()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("waiting to look at workspaces: %w", ctx.Err())
+	}
+	program, err := os.Open(a.opts.Program)
+	if err != nil {
+		return nil, fmt.Errorf("opening the program that looks at workspaces: %w", err)
+	}
+	defer program.Close()
+	leaf, cgroup, err := a.leaf(s.Session)
+	if err != nil {
+		return nil, err
+	}
+	if leaf != nil {
+		defer a.clear(leaf)
+		defer cgroup.Close()
+	}
+	// By descriptor: the user need not reach the directory that the program is in.
+	cmd := exec.CommandContext(ctx, fmt.Sprintf("/proc/self/fd/%d", program.Fd()))
+	cmd.Args = []string{"berth-workspace"}
+	cmd.Dir, cmd.Env = "/", []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
+	cmd.SysProcAttr = a.attributes(s, cgroup)
+	cmd.WaitDelay = graceBound
+	return converse(cmd, req)
+}
+
+// attributes make the program the session's user, in its own session and cgroup.
+func (a *Appraiser) attributes(s Subject, cgroup *os.File) *syscall.SysProcAttr {
+	attr := &syscall.SysProcAttr{Setsid: true}
+	if s.UID != a.opts.UID {
+		attr.Credential = &syscall.Credential{Uid: s.UID, Gid: s.GID, Groups: []uint32{}}
+	}
+	if cgroup != nil {
+		attr.UseCgroupFD, attr.CgroupFD = true, int(cgroup.Fd())
+	}
+	return attr
+}
+
+// converse sends the request and keeps the program's input open until it has
+// answered: its end would be the program's.
+func converse(cmd *exec.Cmd, req workspace.Request) (*workspace.Report, error) {
+	body, err := json.Marshal(req)
+	if err != nil {
+		return nil, err
+	}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	var out, diagnostics limited
+	out.limit, diagnostics.limit = maxReport, maxStderr
+	cmd.Stdout, cmd.Stderr = &out, &diagnostics
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("starting the program that looks at workspaces: %w", err)
+	}
+	_, writeErr := in.Write(append(body, '\n'))
+	err = errors.Join(writeErr, cmd.Wait())
+	in.Close() // Wait has closed it already
+	if err != nil {
+		return nil, fmt.Errorf("looking at the workspace: %w%s", err, prefixed(diagnostics.text))
+	}
+	var report workspace.Report
+	if err := json.Unmarshal(out.text, &report); err != nil {
+		return nil, fmt.Errorf("reading what the program says of the workspace: %w", err)
+	}
+	return &report, nil
+}
+
+func prefixed(text []byte) string {
+	if s := strings.TrimSpace(string(text)); s != "" {
+		return ": " + s
+	}
+	return ""
+}
+
+// limited keeps the first bytes of what is written to it.
+type limited struct {
+	limit int
+	text  []byte
+}
+
+var _ io.Writer = (*limited)(nil)
+
+func (l *limited) Write(p []byte) (int, error) {
+	l.text = append(l.text, p[:min(len(p), l.limit-len(l.text))]...)
+	return len(p), nil
+}
