@@ -67,6 +67,11 @@ func Salvage(ctx context.Context, root, out string) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
+	for _, f := range inspected.Findings {
+		if f.Kind == Unknown {
+			return inspected, errors.New("not everything can be read: " + f.String())
+		}
+	}
 	m := Manifest{Version: 1, Root: root, Findings: inspected.Findings, Repos: []Saved{}}
 	if files.made {
 		m.Files = FilesName
