@@ -81,6 +81,8 @@ var methods = []*Method{
 	row("send", "POST", "/v1/sessions/{id}/send", RoleUser, "Give bytes to the agent's input.", withBody(Service.Send)),
 	row("stop", "POST", "/v1/sessions/{id}/stop", RoleUser, "Stop a session.", blocks, withBody(Service.Stop)),
 	row("delete", "POST", "/v1/sessions/{id}/delete", RoleUser, "Delete a session for good.", blocks, withBody(Service.Delete)),
+	row("drain", "POST", "/v1/drain", RoleOperator, "Start nothing any more; on request stop all sessions.", blocks, onHostWithBody(Service.Drain)),
+	row("undrain", "POST", "/v1/undrain", RoleOperator, "Let sessions be started again.", onHostWithBody(Service.Undrain)),
 	row("resolve", "POST", "/v1/sessions/{id}/resolve", RoleOperator, "Settle a lease that berth cannot settle.", withBody(Service.Resolve)),
 }
 
@@ -121,6 +123,15 @@ func onHost[R any](f func(Service, context.Context, Peer) (R, error)) option {
 		m.Reply = reflect.TypeFor[R]()
 		m.call = func(s Service, ctx context.Context, in *input) (any, error) {
 			return f(s, ctx, in.peer)
+		}
+	}
+}
+
+func onHostWithBody[Q, R any](f func(Service, context.Context, Peer, Q) (R, error)) option {
+	return func(m *Method) {
+		m.Request, m.Reply = reflect.TypeFor[Q](), reflect.TypeFor[R]()
+		m.call = func(s Service, ctx context.Context, in *input) (any, error) {
+			return f(s, ctx, in.peer, *in.body.(*Q))
 		}
 	}
 }

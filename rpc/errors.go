@@ -36,6 +36,7 @@ const (
 	CodeBusy               Code = "BUSY"
 	CodeJournal            Code = "JOURNAL_FAILED"
 	CodeReconciling        Code = "RECONCILING"
+	CodeDraining           Code = "HOST_DRAINING"
 	CodeDegraded           Code = "DEGRADED"
 	CodeInternal           Code = "INTERNAL"
 )
@@ -88,6 +89,7 @@ var httpStatus = map[Code]int{
 	CodeBusy:               http.StatusTooManyRequests,
 	CodeJournal:            http.StatusServiceUnavailable,
 	CodeReconciling:        http.StatusServiceUnavailable,
+	CodeDraining:           http.StatusServiceUnavailable,
 	CodeDegraded:           http.StatusServiceUnavailable,
 	CodeInternal:           http.StatusInternalServerError,
 }

@@ -50,6 +50,8 @@ type Service interface {
 	Events(ctx context.Context, p Peer, q EventsQuery, emit func(Event) error) error
 	// Attach joins t to the session's terminal until either side ends.
 	Attach(ctx context.Context, p Peer, session string, q AttachQuery, t Terminal) error
+	Drain(ctx context.Context, p Peer, req DrainRequest) (DrainReply, error)
+	Undrain(ctx context.Context, p Peer, req UndrainRequest) (DrainReply, error)
 	Capacity(ctx context.Context, p Peer) (CapacityReply, error)
 	Scan(ctx context.Context, p Peer) (ScanReply, error)
 	Providers(ctx context.Context, p Peer) (ProvidersReply, error)

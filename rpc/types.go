@@ -346,6 +346,8 @@ type StatusReply struct {
 	// State is "reconciling", "ready" or "degraded"; Problems say why.
 	State    string   `json:"state"`
 	Problems []string `json:"problems,omitempty"`
+	// Drain is set while nothing is started on the host.
+	Drain *Drain `json:"drain,omitempty"`
 	// Cgroup is v2, hybrid or none, with its path; Evidence is strong or weak.
 	Cgroup     string `json:"cgroup"`
 	CgroupPath string `json:"cgroup_path,omitempty"`
@@ -364,6 +366,32 @@ type StatusReply struct {
 	// not take.
 	Log        string `json:"log"`
 	LogDropped uint64 `json:"log_dropped"`
+}
+
+// Drain says that nothing is started on the host, by whose wish and why.
+type Drain struct {
+	By    string    `json:"by,omitempty"`
+	Why   string    `json:"why,omitempty"`
+	Since time.Time `json:"since"`
+}
+
+// DrainRequest asks that nothing be started any more, until undrain.
+type DrainRequest struct {
+	// Kill also stops all sessions; without it they go on.
+	Kill bool `json:"kill,omitempty"`
+	// Wait blocks until no session runs or is being stopped, quarantined ones aside.
+	Wait bool   `json:"wait,omitempty"`
+	Why  string `json:"why,omitempty"`
+}
+
+// UndrainRequest asks that sessions may be started again.
+type UndrainRequest struct{}
+
+// DrainReply is the host's state after drain and undrain.
+type DrainReply struct {
+	// Drain is absent when sessions may be started.
+	Drain    *Drain         `json:"drain,omitempty"`
+	Sessions map[string]int `json:"sessions"` // by state
 }
 
 // JournalStatus is the journal's account of itself.

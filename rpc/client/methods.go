@@ -53,6 +53,16 @@ func (c *Client) Resolve(ctx context.Context, session string, req rpc.ResolveReq
 	return invoke[rpc.Session](ctx, c, "resolve", session, req)
 }
 
+// Drain has nothing started any more, until Undrain.
+func (c *Client) Drain(ctx context.Context, req rpc.DrainRequest) (rpc.DrainReply, error) {
+	return invoke[rpc.DrainReply](ctx, c, "drain", "", req)
+}
+
+// Undrain lets sessions be started again.
+func (c *Client) Undrain(ctx context.Context, req rpc.UndrainRequest) (rpc.DrainReply, error) {
+	return invoke[rpc.DrainReply](ctx, c, "undrain", "", req)
+}
+
 // Capacity returns the room on the file systems that berth uses.
 func (c *Client) Capacity(ctx context.Context) (rpc.CapacityReply, error) {
 	return invoke[rpc.CapacityReply](ctx, c, "capacity", "", nil)

@@ -6,7 +6,11 @@ func (h Host) Append(dst []byte) []byte {
 	dst = putString(dst, 2, h.HostID)
 	dst = putUint(dst, 3, h.GenerationFloor)
 	dst = putString(dst, 4, h.Epoch)
-	return putString(dst, 5, h.ScanProven)
+	dst = putString(dst, 5, h.ScanProven)
+	dst = putBool(dst, 6, h.Draining)
+	dst = putString(dst, 7, h.DrainBy)
+	dst = putString(dst, 8, h.DrainWhy)
+	return putTime(dst, 9, h.DrainWall)
 }
 
 // DecodeHost decodes what Host.Append has written, as DecodeLease does.
@@ -25,6 +29,14 @@ func DecodeHost(body []byte) (Host, error) {
 			h.Epoch = r.string()
 		case 5:
 			h.ScanProven = r.string()
+		case 6:
+			h.Draining = r.bool()
+		case 7:
+			h.DrainBy = r.string()
+		case 8:
+			h.DrainWhy = r.string()
+		case 9:
+			h.DrainWall = r.time()
 		}
 	}
 	if err := r.end(TypeHost); err != nil {

@@ -36,6 +36,12 @@ type Host struct {
 	// ScanProven is the epoch in which reading other processes' environments
 	// was proven to work.
 	ScanProven string `json:"scan_proven,omitempty"`
+	// Draining: no instance is started until an operator says otherwise. By,
+	// Why and Wall are who asked for it, the reason given, and when.
+	Draining  bool      `json:"draining,omitempty"`
+	DrainBy   string    `json:"drain_by,omitempty"`
+	DrainWhy  string    `json:"drain_why,omitempty"`
+	DrainWall time.Time `json:"drain_wall,omitzero"`
 }
 
 // Spec is what a client asked a session to be. It changes only when a vacant

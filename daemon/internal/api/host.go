@@ -136,6 +136,7 @@ func (a *API) Status(context.Context, rpc.Peer) (rpc.StatusReply, error) {
 	if leaves.Refused {
 		reply.Problems = append(reply.Problems, "no session can be started, since there are to be scopes only: "+leaves.Reason)
 	}
+	reply.Drain = drainOf(snapshot)
 	reply.Journal = a.journalStatus(snapshot)
 	if err := a.opts.Engine.Err(); err != nil {
 		reply.Problems = append(reply.Problems, "the journal has failed, nothing can be changed: "+err.Error())

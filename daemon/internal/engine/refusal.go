@@ -26,6 +26,7 @@ const (
 	codeStartFailed        Code = "START_FAILED"
 	codeJournal            Code = "JOURNAL_FAILED"
 	codeReconciling        Code = "RECONCILING"
+	codeDraining           Code = "HOST_DRAINING"
 )
 
 // Refusal says that a request was refused and changed nothing, or that what it

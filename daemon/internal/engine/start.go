@@ -210,6 +210,10 @@ func (t *tx) allocate(d *draft, key opKey, req *StartRequest, reply func(Started
 	if d != nil {
 		spec = d.spec
 	}
+	if err := t.drained(); err != nil {
+		t.answer(func() { reply(Started{}, err) })
+		return
+	}
 	if err := t.admissible(d, req, spec); err != nil {
 		t.answer(func() { reply(Started{}, err) })
 		return

@@ -182,6 +182,7 @@ var hints = map[rpc.Code]string{
 	rpc.CodeBusy:               "again later",
 	rpc.CodeJournal:            "berthctl status and journalctl -u berthd: no changes are accepted until the journal works",
 	rpc.CodeReconciling:        "again in a moment",
+	rpc.CodeDraining:           "berthctl undrain, once the host is to run sessions again",
 	rpc.CodeDegraded:           "berthctl status (it says why)",
 	rpc.CodeInternal:           "journalctl -u berthd",
 }

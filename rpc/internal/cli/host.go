@@ -36,6 +36,7 @@ func (a *app) statusText(s rpc.StatusReply) {
 	a.fields(
 		"State", state,
 		"Problems", cell{text: strings.Join(s.Problems, "; "), sgr: red},
+		"Draining", cell{text: strings.TrimSpace(drainedBy(s.Drain)), sgr: yellow},
 		"Version", s.Version,
 		"Process", fmt.Sprintf("%d, for %s", s.PID, a.since(s.StartedAt)),
 		"Host", s.HostID,

@@ -33,6 +33,7 @@ type Service struct {
 	calls    []string
 	peers    []rpc.Peer
 	inputs   map[string][]byte
+	drain    *rpc.Drain
 }
 
 type session struct {
