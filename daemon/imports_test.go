@@ -43,7 +43,7 @@ var allowed = map[string][]string{
 	"daemon/internal/evidence":   {"daemon/internal/discover", "daemon/internal/sys", "statefs/cgroupfs"},
 	"daemon/internal/discover":   {"daemon/internal/sys"},
 	"daemon/internal/spawn":      {"daemon/internal/sys"},
-	"daemon/internal/wrap":       {"daemon/internal/sys", "plugins/sandbox", "rpc/wire", "statefs", "statefs/cgroupfs", "statefs/spool"},
+	"daemon/internal/wrap":       {"daemon/internal/sys", "plugins/sandbox", "rpc/wire", "statefs", "statefs/cgroupfs", "statefs/spool", "systemd/journald/catalog", "systemd/journald/native"},
 	"daemon/internal/daemontest": {"rpc", "rpc/client", "statefs/cgroupfs"},
 
 	"plugins/host":                      {"plugins/sandbox", "plugins/sandbox/serve"},

@@ -64,7 +64,7 @@ func TestPlainFrames(t *testing.T) {
 	plain := []Frame{
 		{Kind: KindWelcome}, {}, {Kind: KindReply, ID: 1<<64 - 1}, {Kind: KindSpool, LastSeq: 12},
 		{Kind: KindStatus, Status: &Status{}}, {Kind: KindStatus, Status: &Status{AgentPID: -3}},
-		{Kind: KindStatus, Status: &Status{Phase: PhaseRunning, AgentPID: 1234, LastSeq: 1 << 63, DroppedBytes: 7}},
+		{Kind: KindStatus, Status: &Status{Phase: PhaseRunning, AgentPID: 1234, LastSeq: 1 << 63, DroppedBytes: 7, JournalDropped: 8}},
 	}
 	for _, f := range append(plain, sampleFrames()...) {
 		got, err := AppendFrame(nil, &f)

@@ -92,6 +92,8 @@ type Status struct {
 	LastSeq uint64 `json:"last_seq,omitempty"`
 	// Dropped counts output bytes that could not be kept.
 	DroppedBytes uint64 `json:"dropped_bytes,omitempty"`
+	// JournalDropped counts entries of output that journald did not take.
+	JournalDropped uint64 `json:"journal_dropped,omitempty"`
 	// Exit is set in phase "exited".
 	Exit *Exit `json:"exit,omitempty"`
 }
@@ -169,6 +171,12 @@ type Launch struct {
 	// SpoolFileBytes, the newest SpoolFiles are kept.
 	SpoolFileBytes int64 `json:"spool_file_bytes"`
 	SpoolFiles     int   `json:"spool_files"`
+	// JournalSocket is where journald listens that gets a copy of the output;
+	// empty = none. JournalRate bounds it in lines a second, with ten seconds'
+	// worth in a burst, 0 = no bound. Provider is a field of every entry.
+	JournalSocket string `json:"journal_socket,omitempty"`
+	JournalRate   int    `json:"journal_rate,omitempty"`
+	Provider      string `json:"provider,omitempty"`
 	// DrainTimeout bounds reading the output of a dead agent whose descendants
 	// keep its pipes open.
 	DrainTimeout time.Duration `json:"drain_timeout"`

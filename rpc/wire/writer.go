@@ -101,6 +101,7 @@ func appendPlain(b []byte, f *Frame) []byte {
 		}
 		b = appendNumber(b, `,"last_seq":`, s.LastSeq)
 		b = appendNumber(b, `,"dropped_bytes":`, s.DroppedBytes)
+		b = appendNumber(b, `,"journal_dropped":`, s.JournalDropped)
 		b = append(b, '}')
 	}
 	b = appendNumber(b, `,"last_seq":`, f.LastSeq)

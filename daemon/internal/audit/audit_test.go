@@ -26,7 +26,7 @@ import (
 
 // aboutDaemon are messages that are no events of a session.
 var aboutDaemon = []string{
-	"gap", "daemon_started", "daemon_ended", "journal_failed", "provider_failed", "log_dropped",
+	"gap", "daemon_started", "daemon_ended", "journal_failed", "provider_failed", "log_dropped", "agent_dropped",
 }
 
 // Every kind of durable event has its message, and every message its kind.

@@ -124,15 +124,26 @@ type Keep struct {
 	Events      int      `toml:"events"`
 }
 
-// Log is the daemon's own log.
+// Log is the daemon's own log, and the copy of the agents' output in journald.
 type Log struct {
 	Level  string `toml:"level"`
 	Format string `toml:"format"` // one of LogFormats
+	Agent  string `toml:"agent"`  // one of AgentLogs
+	// AgentNamespace is the journal namespace of the agents' output, empty = the
+	// default one, or that of the daemon's unit.
+	AgentNamespace string `toml:"agent_namespace"`
+	// AgentRate is how many lines a second of one session go to journald, 0 =
+	// as many as it takes.
+	AgentRate int `toml:"agent_rate"`
 }
 
-// LogFormats are what log.format may be. "auto" is journald where the daemon's
-// standard error is a stream to it, else text.
-var LogFormats = []string{"auto", "journald", "text", "json"}
+// LogFormats and AgentLogs are what log.format and log.agent may be. "auto" is
+// journald where the daemon's standard error is a stream to it, else text; and
+// for agents journald where the daemon logs there, else off.
+var (
+	LogFormats = []string{"auto", "journald", "text", "json"}
+	AgentLogs  = []string{"auto", "journald", "off"}
+)
 
 // Provider is one sandbox provider.
 type Provider struct {
@@ -168,7 +179,7 @@ func Default() Config {
 			Salvages:    Duration(90 * 24 * time.Hour),
 			Generations: 3, Events: 16_384,
 		},
-		Log: Log{Level: "info", Format: "auto"},
+		Log: Log{Level: "info", Format: "auto", Agent: "auto", AgentRate: 1000},
 	}
 }
 
@@ -310,5 +321,15 @@ func (c *Config) Validate() error {
 func (l *Log) validate(bad func(format string, args ...any)) {
 	if !slices.Contains(LogFormats, l.Format) {
 		bad("log.format = %q: must be auto, journald, text or json", l.Format)
+	}
+	if !slices.Contains(AgentLogs, l.Agent) {
+		bad("log.agent = %q: must be auto, journald or off", l.Agent)
+	}
+	if l.AgentRate < 0 {
+		bad("log.agent_rate = %d: must be 0 or above", l.AgentRate)
+	}
+	// It becomes part of a path: systemd's own rule, log_namespace_name_valid.
+	if strings.ContainsAny(l.AgentNamespace, "/ \t\n") || strings.HasPrefix(l.AgentNamespace, ".") || len(l.AgentNamespace) > 64 {
+		bad("log.agent_namespace = %q: not the name of a journal namespace", l.AgentNamespace)
 	}
 }

@@ -384,5 +384,6 @@ func (d *Daemon) effects() *effect.Host {
 		HeartbeatEvery: w.HeartbeatEvery.D(), SpoolFileBytes: w.SpoolFileBytes, SpoolFiles: w.SpoolFiles,
 		DrainTimeout: w.DrainTimeout.D(), KeepGenerations: d.cfg.Keep.Generations, Logger: d.log.Named("effect"),
 		Scopes: d.scopes, ScopesOnly: d.cfg.Leaves == config.LeavesScope, Grace: d.cfg.Sessions.Grace.D(),
+		JournalSocket: d.agentSocket(), JournalRate: d.cfg.Log.AgentRate,
 	})
 }

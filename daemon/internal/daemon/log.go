@@ -97,3 +97,12 @@ func (d *Daemon) audit() (end func()) {
 		}
 	}
 }
+
+// agentSocket is where wrappers copy the agents' output to; empty = nowhere.
+func (d *Daemon) agentSocket() string {
+	c := &d.cfg.Log
+	if c.Agent == "journald" || c.Agent == "auto" && d.log.Format == "journald" {
+		return native.SocketPath(c.AgentNamespace)
+	}
+	return ""
+}

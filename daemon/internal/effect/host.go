@@ -73,8 +73,12 @@ type Options struct {
 	// ScopesOnly refuses what cannot have a scope, which else has its leaf alone.
 	ScopesOnly bool
 	// Grace is the one of sessions that do not name their own.
-	Grace  time.Duration
-	Logger hclog.Logger
+	Grace time.Duration
+	// JournalSocket is where wrappers copy the agents' output to, empty =
+	// nowhere, JournalRate how many lines a second each, 0 = all.
+	JournalSocket string
+	JournalRate   int
+	Logger        hclog.Logger
 }
 
 // Scopes has the service manager of the system make scopes.

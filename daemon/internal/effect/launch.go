@@ -223,6 +223,7 @@ func (h *Host) launchObject(p engine.LaunchPlan, dir string, recipe sandbox.Reci
 		WorkCgroup: work, Terminal: p.Spec.Terminal, Size: wire.Size{Rows: p.Spec.Rows, Cols: p.Spec.Cols},
 		HeartbeatEvery: h.opts.HeartbeatEvery, SpoolFileBytes: h.opts.SpoolFileBytes,
 		SpoolFiles: h.opts.SpoolFiles, DrainTimeout: h.opts.DrainTimeout,
+		JournalSocket: h.opts.JournalSocket, JournalRate: h.opts.JournalRate, Provider: p.Lease.Wrapper.Provider,
 	})
 	return launch, hex.EncodeToString(sum[:]), err
 }

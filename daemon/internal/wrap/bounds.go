@@ -55,6 +55,19 @@ const (
 	// end has been told.
 	diskBound = 30 * time.Second
 
+	// mirrorBytes bounds output that waits for journald, lineMax is the longest
+	// text of one entry.
+	mirrorBytes = 256 << 10
+	lineMax     = 16 << 10
+	// sendBound is how long one send waits for room in journald's queue,
+	// awayPause what is between two tries while nobody listens there.
+	sendBound = time.Second
+	awayPause = 200 * time.Millisecond
+	// lossNoticeEvery is how long after the last line a loss is told of.
+	lossNoticeEvery = time.Second
+	// mirrorBound is how long the end waits for journald.
+	mirrorBound = time.Second
+
 	// logLines is how many lines of the wrapper's log may wait for the disk,
 	// logBound how long the end waits for them.
 	logLines = 64

@@ -14,6 +14,7 @@
 //	pump        one per output of the agent: reads it, hands buffers on
 //	spoolLoop   the only caller of spool.Append, so that a slow disk holds up
 //	            nothing else
+//	mirrorLoop  once there is output to copy, sends it to journald
 //	inputLoop   writes queued input to the agent
 //	linkLoop    connects, says hello, sends frames; per connection readLoop
 //	settle      once, writes the files that the hello does not wait for

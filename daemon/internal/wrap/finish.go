@@ -53,11 +53,13 @@ func (w *wrapper) end(exit *wire.Exit, startError string) {
 		w.log.logf("the exit record is not on disk after %v, the end is told without it", syncBound)
 	}
 	w.state.set(func(s *wire.Status) { s.Phase, s.Exit = wire.PhaseExited, exit })
+	copied := w.out.mirror.stop(mirrorBound)
 	w.link.announce()
 	if w.agent != nil {
 		w.endLeftovers()
 	}
 	w.link.stop(exitNoticeBound)
+	within(copied, mirrorBound+sendBound)
 	if within(written, diskBound) && within(w.out.loop, diskBound) && within(w.settled, diskBound) {
 		os.Remove(filepath.Join(w.launch.Dir, reserveName)) // missing is as good as removed
 	}

@@ -15,6 +15,7 @@ import (
 type output struct {
 	spool  *spool.Writer
 	log    *diary
+	mirror *mirror     // nil = no copy in journald
 	full   chan chunk  // from the pumps; has room for every buffer
 	events chan []byte // event records, before any output that waits
 	free   chan []byte
@@ -24,6 +25,8 @@ type output struct {
 	made    int // buffers that exist
 	stalled bool
 	files   []*os.File
+
+	copied uint64 // spoolLoop's: the newest number that the mirror has
 
 	pumps sync.WaitGroup
 	loop  chan struct{} // closed when spoolLoop has ended
@@ -35,10 +38,11 @@ type chunk struct {
 	data   []byte
 }
 
-func newOutput(w *spool.Writer, log *diary) *output {
+func newOutput(w *spool.Writer, log *diary, m *mirror) *output {
 	o := &output{
 		spool:  w,
 		log:    log,
+		mirror: m,
 		full:   make(chan chunk, outputBuffers),
 		events: make(chan []byte, eventBuffers),
 		free:   make(chan []byte, outputBuffers),

@@ -152,7 +152,7 @@ func (w *wrapper) supervise() int {
 	if code := w.prepare(); code != ExitOK {
 		return code
 	}
-	w.out = newOutput(w.spool, w.log)
+	w.out = newOutput(w.spool, w.log, newMirror(&w.launch))
 	w.in = newInput()
 	w.link = newLink(w)
 	w.link.open() // the daemon looks who this is while the agent starts

@@ -33,6 +33,7 @@ func (o *output) spoolLoop() {
 				return
 			}
 			o.append(c.stream, c.data)
+			o.copy(c)
 			o.free <- c.data[:cap(c.data)] // never blocks: the buffer came from there
 		}
 	}
@@ -59,6 +60,20 @@ func (o *output) append(stream spool.Stream, data []byte) {
 	case o.grown <- struct{}{}:
 	default:
 	}
+}
+
+// copy gives what was just appended to the mirror, with its number.
+func (o *output) copy(c chunk) {
+	if o.mirror == nil {
+		return
+	}
+	seq := o.spool.LastSeq()
+	if seq == o.copied { // it could not be kept
+		seq = 0
+	} else {
+		o.copied = seq
+	}
+	o.mirror.put(c.stream, seq, c.data)
 }
 
 // drain reads what a dead agent left in its pipes, at most until bound where

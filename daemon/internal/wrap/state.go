@@ -46,6 +46,7 @@ func (w *wrapper) status() wire.Status {
 	st := w.state.status
 	w.state.mu.Unlock()
 	st.LastSeq, st.DroppedBytes = w.spool.LastSeq(), w.spool.DroppedBytes()
+	st.JournalDropped = w.out.mirror.droppedEntries()
 	return st
 }
 

@@ -59,6 +59,7 @@ var messages = [...]Message{
 	{"journal_failed", "5532e13ff4834cfba38f32194e6a0397", "error", "the journal has failed"},
 	{"provider_failed", "b60428aab06f499f9b81974c01d2e797", "warn", "plugin failed"},
 	{"log_dropped", "843fe70ab7d148f8868b348e965cef68", "warn", "log entries are missing here"},
+	{"agent_dropped", "4feda598555544aa90521565a9203269", "warn", "lines of output are missing here"},
 }
 
 // Messages returns the list; the slice is the caller's.

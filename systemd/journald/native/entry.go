@@ -3,7 +3,6 @@ package native
 import (
 	"encoding/binary"
 	"strconv"
-	"strings"
 )
 
 // Priority is a syslog level, RFC 5424 section 6.2.1.
@@ -36,18 +35,28 @@ func (e *Entry) Priority(p Priority) { e.Set("PRIORITY", strconv.Itoa(int(p))) }
 // Uint sets a field to a number.
 func (e *Entry) Uint(name string, value uint64) { e.Set(name, strconv.FormatUint(value, 10)) }
 
+// Message sets MESSAGE, which an entry without any text has too.
+func (e *Entry) Message(text []byte) { set(e, "MESSAGE", text) }
+
 // Set adds a field; any bytes are a good value, also a line feed. An empty
 // value adds nothing. A name that journald would not take is a mistake of the
-// program: names are constants, see Field.
+// program: names are constants, see Fields.
 func (e *Entry) Set(name, value string) {
-	if value == "" {
-		return
+	if value != "" {
+		set(e, name, value)
 	}
+}
+
+func set[T string | []byte](e *Entry, name string, value T) {
 	if !ValidName(name) {
 		panic("internal error: journald takes no field " + strconv.Quote(name))
 	}
 	e.buf = append(e.buf, name...)
-	if strings.IndexByte(value, '\n') < 0 {
+	feed := false
+	for i := 0; i < len(value) && !feed; i++ {
+		feed = value[i] == '\n'
+	}
+	if !feed {
 		e.buf = append(e.buf, '=')
 	} else { // the length says where the value ends
 		e.buf = append(e.buf, '\n')

@@ -15,8 +15,9 @@ func TestEntry(t *testing.T) {
 	e.Priority(Warning)
 	e.Set("MESSAGE", "two\nlines\x00")
 	e.Set("EMPTY", "")
+	e.Message(nil)
 	e.Uint(Generation, 18446744073709551615)
-	want := "PRIORITY=4\nMESSAGE\n\x0a\x00\x00\x00\x00\x00\x00\x00two\nlines\x00\nBERTH_GENERATION=18446744073709551615\n"
+	want := "PRIORITY=4\nMESSAGE\n\x0a\x00\x00\x00\x00\x00\x00\x00two\nlines\x00\nMESSAGE=\nBERTH_GENERATION=18446744073709551615\n"
 	if got := string(e.Bytes()); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

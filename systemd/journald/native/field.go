@@ -18,6 +18,9 @@ const (
 	Exit       = "BERTH_EXIT"       // how the agent ended
 	Seq        = "BERTH_SEQ"        // the event's number in berth's own journal
 	Subsystem  = "BERTH_SUBSYSTEM"  // the part of the daemon that speaks
+	Stream     = "BERTH_STREAM"     // which output of the agent
+	SpoolSeq   = "BERTH_SPOOL_SEQ"  // the spool's record in which the line ends
+	Line       = "BERTH_LINE"       // numbers the entries of one generation's output
 	Dropped    = "BERTH_DROPPED"    // how many entries are missing here
 )
 
@@ -25,12 +28,15 @@ const (
 func Fields() []string {
 	return []string{
 		Host, Session, Generation, Instance, Provider, Event, Operation, State, Reason, By, Owner, Exit, Seq,
-		Subsystem, Dropped,
+		Subsystem, Stream, SpoolSeq, Line, Dropped,
 	}
 }
 
-// DaemonIdentifier is by what journalctl -t finds the daemon's entries.
-const DaemonIdentifier = "berthd"
+// Names by which journalctl -t finds what berth sends.
+const (
+	DaemonIdentifier = "berthd"
+	AgentIdentifier  = "berth-agent"
+)
 
 // SocketPath is where journald listens; namespace is empty for the default one,
 // see systemd-journald.service(8), "Journal Namespaces".
