@@ -65,6 +65,8 @@ func TestPlainFrames(t *testing.T) {
 		{Kind: KindWelcome}, {}, {Kind: KindReply, ID: 1<<64 - 1}, {Kind: KindSpool, LastSeq: 12},
 		{Kind: KindStatus, Status: &Status{}}, {Kind: KindStatus, Status: &Status{AgentPID: -3}},
 		{Kind: KindStatus, Status: &Status{Phase: PhaseRunning, AgentPID: 1234, LastSeq: 1 << 63, DroppedBytes: 7, JournalDropped: 8}},
+		{Kind: KindHello, Hello: &Hello{Version: 1, Host: "h", Session: "a.b_c-1", Instance: "i", Generation: 3, Token: "t", PID: 4, Status: Status{Phase: PhaseRunning, AgentPID: 5}}},
+		{Kind: KindHello, Hello: &Hello{}},
 	}
 	for _, f := range append(plain, sampleFrames()...) {
 		got, err := AppendFrame(nil, &f)
@@ -72,6 +74,9 @@ func TestPlainFrames(t *testing.T) {
 		if err != nil || string(got) != string(want)+"\n" {
 			t.Errorf("got %s, want %s, %v", got, want, err)
 		}
+	}
+	if got, _ := AppendFrame(nil, &plain[0]); string(got) != welcomeLine+"\n" {
+		t.Errorf("a welcome is %s, not %s", got, welcomeLine)
 	}
 	for _, f := range plain {
 		if !f.plain() {

@@ -69,15 +69,30 @@ func AppendFrame(dst []byte, f *Frame) ([]byte, error) {
 }
 
 // plain reports whether f is one of the frames that go to and fro all the time:
-// heartbeats, spool notices, replies without an error.
+// heartbeats, spool notices, replies without an error; or the hello of a wrapper
+// whose agent has not ended, because encoding/json would take 60 KiB of every
+// wrapper's memory for it.
 func (f *Frame) plain() bool {
-	if f.Hello != nil || f.Exit != nil || f.Input != nil || f.Resize != nil || f.Stop != nil || f.Watch || f.Signal != 0 || f.Error != "" {
+	if h := f.Hello; h != nil && !h.plain() || f.Exit != nil || f.Input != nil || f.Resize != nil || f.Stop != nil || f.Watch || f.Signal != 0 || f.Error != "" {
 		return false
 	}
-	if s := f.Status; s != nil && (s.StartError != "" || s.Exit != nil || !word(s.Phase)) {
+	if s := f.Status; s != nil && !s.plain() {
 		return false
 	}
 	return word(string(f.Kind))
+}
+
+func (s *Status) plain() bool { return s.StartError == "" && s.Exit == nil && word(s.Phase) }
+
+func (h *Hello) plain() bool {
+	for _, s := range []string{h.Host, h.Session, h.Instance, h.Token} {
+		for i := range len(s) {
+			if c := s[i]; c <= ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
+				return false
+			}
+		}
+	}
+	return h.Status.plain()
 }
 
 // word reports whether s needs no escaping in JSON.
@@ -94,17 +109,31 @@ func word(s string) bool {
 func appendPlain(b []byte, f *Frame) []byte {
 	b = append(append(append(b, `{"kind":"`...), f.Kind...), '"')
 	b = appendNumber(b, `,"id":`, f.ID)
+	if h := f.Hello; h != nil {
+		b = strconv.AppendInt(append(b, `,"hello":{"version":`...), int64(h.Version), 10)
+		b = append(append(append(b, `,"host":"`...), h.Host...), '"')
+		b = append(append(append(b, `,"session":"`...), h.Session...), '"')
+		b = append(append(append(b, `,"instance":"`...), h.Instance...), '"')
+		b = strconv.AppendUint(append(b, `,"generation":`...), h.Generation, 10)
+		b = append(append(append(b, `,"token":"`...), h.Token...), '"')
+		b = strconv.AppendInt(append(b, `,"pid":`...), int64(h.PID), 10)
+		b = append(appendStatus(b, &h.Status), '}')
+	}
 	if s := f.Status; s != nil {
-		b = append(append(append(b, `,"status":{"phase":"`...), s.Phase...), '"')
-		if s.AgentPID != 0 {
-			b = strconv.AppendInt(append(b, `,"agent_pid":`...), int64(s.AgentPID), 10)
-		}
-		b = appendNumber(b, `,"last_seq":`, s.LastSeq)
-		b = appendNumber(b, `,"dropped_bytes":`, s.DroppedBytes)
-		b = appendNumber(b, `,"journal_dropped":`, s.JournalDropped)
-		b = append(b, '}')
+		b = appendStatus(b, s)
 	}
 	b = appendNumber(b, `,"last_seq":`, f.LastSeq)
+	return append(b, '}')
+}
+
+func appendStatus(b []byte, s *Status) []byte {
+	b = append(append(append(b, `,"status":{"phase":"`...), s.Phase...), '"')
+	if s.AgentPID != 0 {
+		b = strconv.AppendInt(append(b, `,"agent_pid":`...), int64(s.AgentPID), 10)
+	}
+	b = appendNumber(b, `,"last_seq":`, s.LastSeq)
+	b = appendNumber(b, `,"dropped_bytes":`, s.DroppedBytes)
+	b = appendNumber(b, `,"journal_dropped":`, s.JournalDropped)
 	return append(b, '}')
 }
 
