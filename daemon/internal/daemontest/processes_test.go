@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/berthd/berth/statefs/cgroupfs"
 	"golang.org/x/sys/unix"
@@ -126,14 +127,22 @@ func membersOf(t *testing.T, dir string) []int {
 	return pids
 }
 
-// environ is the environment that a process was started with.
+// environ is the environment that a process was started with. In the middle of
+// an exec it reads as empty, without an error. case T20
 func environ(t *testing.T, pid int) []string {
 	t.Helper()
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-	if err != nil {
-		t.Fatal(err)
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) { // the poll's period
+		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(data) > 0 {
+			return strings.Split(strings.TrimRight(string(data), "\x00"), "\x00")
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("process %d has no environment", pid)
+		}
 	}
-	return strings.Split(strings.TrimRight(string(data), "\x00"), "\x00")
 }
 
 // descriptors counts a process's open descriptors.
