@@ -45,11 +45,11 @@ func park(child process, recipe, oomScoreAdj int) (*Parked, error) {
 // before Start has returned. The runtime takes a child that died on its way to exec for a success,
 // because both close the descriptor that it watches; the kernel's own flag tells them apart.
 func (p *Parked) identify(pid int) error {
-	st, err := sys.ReadStat(pid)
+	killed, st, err := sys.KilledBeforeExec(pid, p.PidFD)
 	if err != nil {
 		return err
 	}
-	if st.Flags&sys.FlagForkNoExec != 0 {
+	if killed {
 		return ErrKilledBeforeExec
 	}
 	boot, err := sys.BootID()

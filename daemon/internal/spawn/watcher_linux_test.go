@@ -325,7 +325,7 @@ func TestConcurrentUse(t *testing.T) {
 			}
 			got[e.Key] = true
 		case <-finished:
-			done = w.Len() == 0 && len(got) >= workers*each*2/3
+			done = t.Failed() || w.Len() == 0 && len(got) >= workers*each*2/3
 			time.Sleep(time.Millisecond)
 		case <-time.After(20 * time.Second):
 			t.Fatalf("%d watched, %d reported", w.Len(), len(got))

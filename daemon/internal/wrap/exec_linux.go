@@ -134,9 +134,11 @@ func lookupEnv(env []string, name string) string {
 func (s *execSpec) startPath(path string) (pid, pidfd int, err error) {
 	for try := 0; ; try++ {
 		pid, pidfd, err = s.fork(path)
-		if err == nil && killedBeforeExec(pid) {
-			abandon(pid, pidfd)
-			return 0, -1, errKilledBeforeExec
+		if err == nil {
+			if killed, _, err := sys.KilledBeforeExec(pid, pidfd); err == nil && killed {
+				abandon(pid, pidfd)
+				return 0, -1, errKilledBeforeExec
+			}
 		}
 		if !errors.Is(err, unix.ETXTBSY) || try == startTries {
 			return pid, pidfd, err
@@ -148,15 +150,6 @@ func (s *execSpec) startPath(path string) (pid, pidfd int, err error) {
 // errKilledBeforeExec: the kernel kills what is cloned into a cgroup that was
 // once told to kill its members (Linux 6.18), and the clone succeeds.
 var errKilledBeforeExec = errors.New("killed before it could execute anything, as in a cgroup that has been killed")
-
-// killedBeforeExec reports whether child pid, whose start has just succeeded, is
-// about to end without ever having executed a program: the start then only saw
-// its descriptors close. PF_FORKNOEXEC is cleared before an exec closes any
-// (begin_new_exec, fs/exec.c), so there is no moment between.
-func killedBeforeExec(pid int) bool {
-	st, err := statOf(pid)
-	return err == nil && st.Flags&sys.FlagForkNoExec != 0
-}
 
 // fork clones the child into its cgroup and its own session, with only the
 // three standard descriptors, and executes path in it. no_new_privs is a
