@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"sync/atomic"
 	"time"
@@ -32,6 +33,7 @@ import (
 	"github.com/berthd/berth/statefs/cgroupfs"
 	"github.com/berthd/berth/statefs/journal"
 	"github.com/berthd/berth/systemd/notify"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -104,6 +106,11 @@ func Run(ctx context.Context, o Options) (err error) {
 	started := time.Now()
 	ready := d.working()
 	defer func() { ready() }()
+	// A log whose reader has gone is no reason to end: without a handler the
+	// runtime would (os/signal). To ignore the signal would be inherited.
+	broken := make(chan os.Signal, 1)
+	signal.Notify(broken, unix.SIGPIPE)
+	defer signal.Stop(broken)
 	if err := d.open(); err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ func (h *Host) stop(session string) {
 // are now that every session has ended.
 func (h *Host) Leaks() error {
 	var errs []error
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(20 * time.Second)
 	for {
 		procs, err := h.Marked()
 		if err != nil {

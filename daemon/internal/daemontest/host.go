@@ -156,7 +156,12 @@ func Sessions() string {
 func (h *Host) Start() {
 	h.t.Helper()
 	h.StartAsync()
-	h.Until("the daemon answers", 30*time.Second, func() error {
+	h.untilAnswers()
+}
+
+func (h *Host) untilAnswers() {
+	h.t.Helper()
+	h.Until("the daemon answers", 2*time.Minute, func() error {
 		select {
 		case err := <-h.exited:
 			h.exited <- err
@@ -176,6 +181,12 @@ func (h *Host) StartAsync() {
 		h.t.Fatal(err)
 	}
 	defer log.Close()
+	h.startLogging(log)
+}
+
+// startLogging starts the daemon with its log going to a file of the caller's.
+func (h *Host) startLogging(log *os.File) {
+	h.t.Helper()
 	h.cmd = h.command()
 	h.cmd.Stderr = log
 	if err := h.cmd.Start(); err != nil {

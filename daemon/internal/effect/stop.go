@@ -20,6 +20,11 @@ const (
 	// wrapperLeave is how long a wrapper may take, after its agent is gone, to
 	// drain the output, write the exit record and leave.
 	wrapperLeave = 2 * time.Second
+	// wrapperLadder is how long more a wrapper may take where there is no leaf.
+	// It knows of descendants that nobody else finds, and on a slow or busy
+	// machine each look for them takes long. With the default grace and attempt
+	// deadline it leaves the daemon time for what is left.
+	wrapperLadder = 20 * time.Second
 	// wrapperReach is how long a live wrapper that is not connected is waited
 	// for; its own retries are a second apart.
 	wrapperReach = 3 * time.Second
@@ -99,11 +104,16 @@ var errWrapperGone = errors.New("the wrapper is gone")
 
 // leaveToWrapper waits, where there is no leaf, for the wrapper to run the
 // ladder on its descendants, which only it can list, and to write the exit
-// record. What is left when it is gone, or overdue, is found by its marker.
+// record. What is left when it is gone, stopped by somebody, or overdue, is
+// found by its marker.
 func (h *Host) leaveToWrapper(ctx context.Context, p *engine.StopPlan) {
-	waitFor(ctx, p.Grace+wrapperLeave, func(ctx context.Context) error {
+	prompt := time.Now().Add(p.Grace + wrapperLeave)
+	waitFor(ctx, p.Grace+wrapperLeave+wrapperLadder, func(ctx context.Context) error {
 		for {
 			if seen, _, err := sys.Observe(p.Subject.Wrapper); err == nil && seen != sys.Alive {
+				return nil
+			}
+			if time.Now().After(prompt) && standsStill(p.Subject.Wrapper.PID) {
 				return nil
 			}
 			select {
@@ -113,6 +123,13 @@ func (h *Host) leaveToWrapper(ctx context.Context, p *engine.StopPlan) {
 			}
 		}
 	})
+}
+
+// standsStill reports whether a process has been stopped by a signal or a
+// tracer: states T and t of proc_pid_stat(5).
+func standsStill(pid int) bool {
+	stat, err := sys.ReadStat(pid)
+	return err == nil && (stat.State == 'T' || stat.State == 't')
 }
 
 // leavesOf opens the leaf that the lease names and, for the whole session,
