@@ -165,7 +165,7 @@ func (p *patient) adopt(t *testing.T, id string) {
 // TestDamage: a record is damaged on disk. The daemon starts; what can be told
 // is quarantined and explained, no generation falls, the others work, and the
 // victim can be brought back or deleted.
-// case T42, E8, B12, A8
+// case T42, E8, B12, A8, A9, C10
 func TestDamage(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -38,7 +38,7 @@ func TestEnvironment(t *testing.T) {
 		checkClean(t, pid, canary)
 	}
 	for _, e := range environ(t, s.PID) {
-		if !slices.Contains(append(h.markersOf(s), "GOMAXPROCS=1"), e) {
+		if !slices.Contains(append(h.markersOf(s), "GOMAXPROCS=1", "GOGC=20", "GOMEMLIMIT=16MiB"), e) {
 			t.Errorf("the wrapper has %s", e)
 		}
 	}

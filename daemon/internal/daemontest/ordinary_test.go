@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/berthd/berth/rpc"
 	"golang.org/x/sys/unix"
@@ -112,7 +111,7 @@ func TestOrdinaryRunaways(t *testing.T) {
 		h.untilOutput(t, id, "ready")
 		c.end(started)
 		h.mustStop(t, id)
-		h.Until(id+": everything but the daemon and its provider is gone", 10*time.Second, func() error {
+		h.Until(id+": everything but the daemon and its provider is gone", patience, func() error {
 			if left := processesOf(t, uid); len(left) > idle {
 				return fmt.Errorf("processes %v are left, there were %d", left, idle)
 			}

@@ -86,6 +86,87 @@ func TestReadsNeverWait(t *testing.T) {
 	hold(t, silent.PID).signal(t, unix.SIGCONT)
 }
 
+// TestReadsChangeNothing: right after a restart, with a provider that does not
+// answer and a wrapper that is stopped, no read writes, repairs or forgets
+// anything, and what cannot be reached is not called gone. case A10, A9
+func TestReadsChangeNothing(t *testing.T) {
+	t.Parallel()
+	h := running(t, "")
+	silent := h.mustStart(t, "silent", shell("exec sleep 1000"))
+	live := h.mustStart(t, "live", shell("exec sleep 1000"))
+	h.mustStart(t, "ended", shell("echo x; exit 3"))
+	h.untilVacant(t, "ended")
+	h.halt(t, hold(t, silent.PID))
+	h.Kill()
+	h.Start()
+	h.untilAdopted(t, live)
+	h.until(t, "silent", "is unknown", func(s rpc.Session) bool { return s.Adoption == "unknown" })
+	h.halt(t, h.pluginOf(t))
+	h.Until("what was owed is settled", patience, func() error {
+		if e := h.eventsOf(t, "ended"); e[len(e)-1].Kind != "released" {
+			return fmt.Errorf("%+v", e)
+		}
+		return nil
+	})
+	before, files := h.status(t), tree(t, h.State+"/sessions")
+	for range 5 {
+		for _, id := range []string{"silent", "live", "ended", "never"} {
+			h.readAll(t, id)
+		}
+	}
+	after := h.status(t)
+	if after.Journal.LastSeq != before.Journal.LastSeq {
+		t.Errorf("the journal has grown from %d to %d", before.Journal.LastSeq, after.Journal.LastSeq)
+	}
+	sameTree(t, files, tree(t, h.State+"/sessions"))
+	if s := h.mustGet(t, "silent"); s.State != "active" || s.PID != silent.PID || s.Adoption != "unknown" {
+		t.Errorf("the silent one is %+v", s)
+	}
+	if _, e := h.kindsOf(t, "silent"); e.Verdict == "absent" {
+		t.Errorf("explain says %+v", e)
+	}
+	hold(t, silent.PID).signal(t, unix.SIGCONT)
+	h.untilAdopted(t, silent)
+}
+
+// readAll makes every kind of read, also of what is not there.
+func (h *Host) readAll(t *testing.T, id string) {
+	t.Helper()
+	ctx := bounded(t)
+	c := h.Client
+	for name, read := range map[string]func() error{
+		"list":      func() error { _, err := c.List(ctx); return err },
+		"get":       func() error { _, err := c.Get(ctx, id); return err },
+		"explain":   func() error { _, err := c.Explain(ctx, id); return err },
+		"scan":      func() error { _, err := c.Scan(ctx); return err },
+		"capacity":  func() error { _, err := c.Capacity(ctx); return err },
+		"providers": func() error { _, err := c.Providers(ctx); return err },
+		"status":    func() error { _, err := c.Status(ctx); return err },
+		"version":   func() error { _, err := c.Version(ctx); return err },
+		"openapi":   func() error { _, err := c.OpenAPI(ctx); return err },
+		"logs": func() error {
+			for _, err := range c.Logs(ctx, id, rpc.LogsQuery{}) {
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		"events": func() error {
+			for _, err := range c.Events(ctx, rpc.EventsQuery{Session: id}) {
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	} {
+		if err := read(); err != nil && rpc.CodeOf(err) != rpc.CodeNotFound {
+			t.Errorf("%s of %s: %v", name, id, err)
+		}
+	}
+}
+
 // TestProviderKilled: running sessions do not notice; a start is delayed or
 // refused with the reason, and works when the provider is back. case A16, T44
 func TestProviderKilled(t *testing.T) {
@@ -170,7 +251,7 @@ func TestShutdownWithStoppedProvider(t *testing.T) {
 	plugin := h.pluginOf(t)
 	h.halt(t, plugin)
 	done := h.beginStart(t, "s")
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	ended, began := make(chan struct{}), time.Now()
 	go func() { // ends with the daemon

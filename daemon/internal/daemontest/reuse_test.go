@@ -2,6 +2,8 @@ package daemontest
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"slices"
@@ -113,6 +115,12 @@ func TestReusedPids(t *testing.T) {
 	}
 	h.until(t, "stopping", "is stopping", func(s rpc.Session) bool { return s.State == "stopping" })
 	h.endAllOfSessions(t, h.leafOf("stopping", 1), stopping.PID, stopping.AgentPID)
+	h.Until("the daemon has reaped the wrapper", patience, func() error {
+		if err := unix.Kill(stopping.PID, 0); !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("pid %d: %v", stopping.PID, err)
+		}
+		return nil
+	})
 	usurp(t, stopping.PID, 0)
 	if s := h.mustGet(t, "stopping"); s.State != "stopping" {
 		t.Logf("the stop was over before the pid was taken: %+v", s)

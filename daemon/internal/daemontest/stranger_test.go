@@ -64,13 +64,15 @@ type forgedRecord struct {
 	record func(l *leaseRecord) // nil: the daemon itself, from top to toe
 }
 
-func forgedRecords(t *testing.T, stranger process) map[string]forgedRecord {
+func forgedRecords(t *testing.T, stranger process, other rpc.StartReply) map[string]forgedRecord {
 	whole := identityOf(t, stranger.pid)
 	return map[string]forgedRecord{
 		"dead-recycled":  {false, func(l *leaseRecord) { l.Wrapper.PID = stranger.pid }},
 		"alive-recycled": {true, func(l *leaseRecord) { l.Wrapper.PID = stranger.pid }},
 		"dead-whole":     {false, func(l *leaseRecord) { impersonate(l, whole) }},
 		"alive-whole":    {true, func(l *leaseRecord) { impersonate(l, whole) }},
+		"dead-other":     {false, func(l *leaseRecord) { impersonate(l, identityOf(t, other.PID)) }},
+		"alive-other":    {true, func(l *leaseRecord) { impersonate(l, identityOf(t, other.PID)) }},
 		"dead-init":      {false, func(l *leaseRecord) { impersonate(l, identityOf(t, 1)) }},
 		"dead-init-pid":  {false, func(l *leaseRecord) { l.Wrapper.PID = 1 }},
 		"dead-parent":    {false, func(l *leaseRecord) { impersonate(l, identityOf(t, os.Getpid())) }},
@@ -82,15 +84,16 @@ func forgedRecords(t *testing.T, stranger process) map[string]forgedRecord {
 
 // TestStrangers: whatever the record says of the wrapper's process, if a
 // stranger has its pid, or the record names it from top to toe, or it names
-// init, the daemon itself or its parent, then nothing but the session's own
-// leaf is ever signalled, and the lease settles.
-// case T14, T15, T16, A19
+// another session's wrapper, init, the daemon itself or its parent, then nothing
+// but the session's own leaf is ever signalled, and the lease settles.
+// case T14, T15, T16, A19, B6
 func TestStrangers(t *testing.T) {
 	t.Parallel()
 	needFence(t)
 	h := running(t, "[wrapper]\nreconnect_window = \"3s\"\n")
 	stranger := bystander(t, nil, nil) // any signal would end it
-	forged := forgedRecords(t, stranger)
+	other := h.mustStart(t, "other", shell("exec sleep 1000"))
+	forged := forgedRecords(t, stranger, other)
 	started := map[string]rpc.StartReply{}
 	for id := range forged {
 		started[id] = h.mustStart(t, id, shell("exec sleep 1000"))
@@ -121,6 +124,7 @@ func TestStrangers(t *testing.T) {
 			t.Errorf("%s: the next generation is %d", id, again.Generation)
 		}
 	}
+	h.untilAdopted(t, other)
 	if !stranger.alive() || !h.Running() {
 		t.Errorf("stranger alive: %v, daemon running: %v\n%s", stranger.alive(), h.Running(), h.Log())
 	}

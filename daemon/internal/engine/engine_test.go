@@ -110,7 +110,9 @@ func (w *world) start(session, key string) (Started, error) {
 // after the spawn, wrappers that say nothing or survive stops, witnesses that
 // do not know, busy providers, a daemon that is killed at any effect. The world
 // checks each effect; at the end, when nothing goes wrong any more, everything
-// must come to rest. case T02, T04, T07, T09, T32, A7, B7
+// must come to rest. No exit and no lost connection is ever announced to the
+// daemon: what it knows of ends it has from looking.
+// case T02, T04, T07, T09, T28, T29, T31, T32, T41, A7, B7, C5
 func TestWalk(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(150) {
