@@ -29,6 +29,7 @@
 //	plugins/host         one for each provider
 //	rpc.Server           net/http's, one for each connection
 //	journal              one, which prepares segments ahead of need
+//	systemd/scope        those of one connection to PID 1, while there is one
 //	daemon.Run           starts and ends all of the above, in order
 //
 // # Packages
@@ -42,7 +43,8 @@
 //	spawn, sys           starting parked wrappers and watching them; identities, epochs, clocks
 //	api                  requests and replies of the operators' socket
 //	wrap                 the wrapper's program
-//	config, daemon       settings; putting it all together
+//	config, daemon       settings; putting it all together; whether there can be scopes
+//	systemd/scope        has PID 1 make scopes of leaves, the only thing it is asked for
 //	daemontest           the real daemon under test, and the checks all such tests share
 //
 // Which package may import which is in imports_test.go.
@@ -55,5 +57,6 @@
 //	strangers are never signalled sys, evidence, daemontest TestStranger…
 //	generations never fall        lease walks, engine and daemontest damage tests
 //	nothing is left behind        every test of daemontest, at its end
+//	PID 1 holds up nobody         systemd/scope TestSilent, daemontest TestScopeLost
 //	reads never wait              daemontest TestStopped…, TestReads…
 package daemon

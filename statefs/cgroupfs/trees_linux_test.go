@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path"
 	"slices"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -177,26 +178,30 @@ func TestAwaitRemoval(t *testing.T) {
 }
 
 // TestRemovedMeanwhile: whoever asks while another removes a leaf hears that
-// something is in it, or that it is gone, and never anything else: the files go
+// nothing is in it, or that it is gone, and never anything else: the files go
 // before the directory.
 func TestRemovedMeanwhile(t *testing.T) {
 	t.Parallel()
 	tree := base(t)
-	for g := range uint64(200) {
+	for g := range uint64(300) {
 		l := make1(t, tree, LeafName("a", g+1))
-		removed := make(chan error, 1)
-		go func() { removed <- l.Remove(bound(t)) }() // waited for below
-		for {
-			if _, err := l.Populated(); errors.Is(err, fs.ErrNotExist) {
-				break
-			} else if err != nil {
-				t.Errorf("generation %d: %v", g+1, err)
-				break
-			}
+		var asking sync.WaitGroup
+		for range 4 {
+			asking.Go(func() {
+				for {
+					if _, err := l.Populated(); errors.Is(err, fs.ErrNotExist) {
+						return
+					} else if err != nil {
+						t.Errorf("generation %d: %v", g+1, err)
+						return
+					}
+				}
+			})
 		}
-		if err := <-removed; err != nil {
-			t.Fatal(err)
+		if err := l.Remove(bound(t)); err != nil {
+			t.Error(err)
 		}
+		asking.Wait()
 	}
 }
 

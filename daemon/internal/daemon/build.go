@@ -16,7 +16,6 @@ import (
 	"github.com/berthd/berth/plugins/host"
 	"github.com/berthd/berth/rpc"
 	"github.com/berthd/berth/statefs"
-	"github.com/berthd/berth/statefs/cgroupfs"
 )
 
 const (
@@ -48,23 +47,6 @@ func settings(c *config.Config) engine.Settings {
 		RelistEvery: c.Wrapper.RelistEvery.D(), TombstoneFor: c.Keep.Tombstones.D(),
 		OperationFor: c.Keep.Operations.D(), EventsKept: c.Keep.Events, Marks: marks(c), StateMarks: stateMarks(c),
 	}
-}
-
-// leaf names the leaf that an instance is to get; empty without cgroups.
-func (d *Daemon) leaf(session string, generation uint64) (string, uint64) {
-	if d.scopes.usable() {
-		return d.leafAt(cgroupfs.ScopeName(session, generation))
-	}
-	return d.leafAt(cgroupfs.LeafName(session, generation))
-}
-
-// leafAt says where a leaf of that name lies, or would lie, today.
-func (d *Daemon) leafAt(name string) (string, uint64) {
-	tree := d.trees.Of(name)
-	if tree.Mode() == cgroupfs.None {
-		return "", 0
-	}
-	return filepath.Join(tree.Path(), name), tree.Inode()
 }
 
 func rules(c *config.Config) lease.Rules {
@@ -142,19 +124,6 @@ func (d *Daemon) newAPI(started time.Time) error {
 		},
 	})
 	return nil
-}
-
-// leavesStatus says what a session that is started now gets as its leaf.
-func (d *Daemon) leavesStatus() api.LeavesStatus {
-	s := api.LeavesStatus{Cgroup: d.trees.Mode().String(), Evidence: "strong", Kind: config.LeavesSubtree, Path: d.trees.Subtree().Path()}
-	if d.scopes.usable() {
-		s.Kind, s.Path = config.LeavesScope, d.trees.Slice().Path()
-	} else if d.trees.Subtree().Mode() == cgroupfs.None {
-		s.Kind, s.Evidence = cgroupfs.None.String(), "weak"
-	}
-	s.Reason = d.scopes.problem()
-	s.Refused = d.cfg.Leaves == config.LeavesScope && s.Kind != config.LeavesScope
-	return s
 }
 
 // recoveryNotes says in words what reading the journal has found out.

@@ -151,33 +151,6 @@ func (d *Daemon) open() (err error) {
 	return d.openTrees()
 }
 
-// openTrees opens the subtree, and the slice that scopes lie in.
-func (d *Daemon) openTrees() error {
-	subtree, err := cgroupfs.Open(d.cfg.CgroupParent, "berth-"+d.dir.HostID()[:12])
-	if err != nil {
-		return err
-	}
-	d.closers = append(d.closers, subtree.Close, func() error {
-		_ = subtree.Remove() // only an empty one goes; it is made again at the next start
-		return nil
-	})
-	d.trees = cgroupfs.NewTrees(subtree)
-	if subtree.Mode() != cgroupfs.None {
-		release, err := claimOwn(subtree.Path())
-		if err != nil {
-			return err
-		}
-		d.closers = append(d.closers, release)
-	}
-	d.scopes = newScopes(d.cfg.Leaves, d.dir.HostID(), d.trees, d.log.Named("scopes"))
-	d.closers = append(d.closers, d.scopes.close)
-	d.scopes.start()
-	if d.trees.Mode() == cgroupfs.None {
-		d.log.Warn("running without cgroups: evidence is weak", "why", subtree.Reason())
-	}
-	return nil
-}
-
 // build makes the parts; nothing of it touches a session yet.
 func (d *Daemon) build(started time.Time) (err error) {
 	if d.scanner, err = discover.NewScanner(discover.Options{
@@ -210,17 +183,6 @@ func (d *Daemon) build(started time.Time) (err error) {
 	d.engine = engine.New(d.engineOptions(), d.loaded)
 	d.loaded = nil // the engine has it; keep no second copy
 	return d.newAPI(started)
-}
-
-// bases are the trees as /proc spells them.
-func (d *Daemon) bases() []string {
-	var all []string
-	for _, base := range []string{d.trees.Subtree().ProcPath(), d.scopes.procPath} {
-		if base != "" {
-			all = append(all, base)
-		}
-	}
-	return all
 }
 
 // ownUIDs is the uids whose processes the daemon can own: all for root, else

@@ -178,19 +178,29 @@ func (s *scopes) open() error {
 	return nil
 }
 
-// usable reports whether a session that is started now can get a scope.
-func (s *scopes) usable() bool {
+// errStopped is a slice that somebody has stopped.
+var errStopped = errors.New("the slice is gone")
+
+// obstacle is why a session that is started now cannot get a scope, empty = it
+// can. It changes nothing.
+func (s *scopes) obstacle() string {
 	s.mu.Lock()
 	none := s.none
 	s.mu.Unlock()
-	if none != "" {
-		return false
+	if none == "" && !s.trees.Slice().Current() {
+		return errStopped.Error()
 	}
-	if !s.trees.Slice().Current() { // somebody has stopped it
-		s.fail(errors.New("the slice is gone"))
-		return false
+	return none
+}
+
+// usable reports whether a session that is started now can get a scope, and
+// has a slice that was stopped started again.
+func (s *scopes) usable() bool {
+	obstacle := s.obstacle()
+	if obstacle == errStopped.Error() {
+		s.fail(errStopped)
 	}
-	return true
+	return obstacle == ""
 }
 
 // problem says what keeps sessions from getting the scopes that they are to
@@ -199,11 +209,11 @@ func (s *scopes) problem() string {
 	if s.wanted == config.LeavesSubtree {
 		return ""
 	}
+	if obstacle := s.obstacle(); obstacle != "" {
+		return obstacle
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.none != "" {
-		return s.none
-	}
 	return s.refusal
 }
 
