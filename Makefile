@@ -39,6 +39,7 @@ test-systemd: setup build ## Run the tests that need a booted systemd, each pack
 	$(GO) build -o $(BIN)/ ./systemd/cmd/berth-box
 	@$(BIN)/berth-box --check
 	$(GO) test $(RACE) -count=1 -timeout 5m $(TESTFLAGS) ./systemd/systemdtest
+	BERTH_TEST_BIN=$(CURDIR)/$(BIN) $(GO) test $(RACE) -count=1 -timeout 5m -run TestReboot $(TESTFLAGS) ./systemd
 	BERTH_TEST_BIN=$(CURDIR)/$(BIN) $(GO) test $(RACE) -count=1 -timeout 8m -exec $(CURDIR)/$(BIN)/berth-box $(TESTFLAGS) ./systemd ./systemd/journald ./systemd/scope
 	BERTH_TEST_BIN=$(CURDIR)/$(BIN) $(GO) test $(RACE) -count=1 -timeout 8m -exec $(CURDIR)/$(BIN)/berth-box $(TESTFLAGS) -run 'Journald|TestScope' ./daemon/internal/daemontest
 

@@ -94,10 +94,16 @@ func install(t *testing.T) {
 // for none, and the usual settings. At the end of the test all of it is gone.
 func start(t *testing.T, dropIn string) *host {
 	t.Helper()
+	return startWith(t, dropIn, "")
+}
+
+// startWith is start with further lines in front of the configuration.
+func startWith(t *testing.T, dropIn, config string) *host {
+	t.Helper()
 	install(t)
 	h := &host{Client: client.New("/run/berth/berth.sock"), t: t, since: cursor(t)}
 	t.Cleanup(h.end)
-	h.write("/etc/berth/berthd.toml", settings)
+	h.write("/etc/berth/berthd.toml", config+settings)
 	h.write("/run/systemd/system/berthd.service.d/test.conf", "[Service]\nRestartSec=50ms\n"+dropIn)
 	run(t, "systemctl", "daemon-reload")
 	run(t, "systemctl", "start", "berthd.service")

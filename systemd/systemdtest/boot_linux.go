@@ -90,6 +90,11 @@ func makeDevices(root string) error {
 	if err := mknod(filepath.Join(dev, "tty"), unix.Mkdev(5, 0)); err != nil {
 		return err
 	}
+	if _, err := os.Stat("/dev/loop-control"); err == nil {
+		if err := makeLoops(dev); err != nil {
+			return err
+		}
+	}
 	for name, target := range map[string]string{
 		"ptmx": "pts/ptmx", "fd": "/proc/self/fd", "stdin": "/proc/self/fd/0",
 		"stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2",
@@ -106,6 +111,23 @@ func makeDevices(root string) error {
 		}
 	}
 	return bind("/dev/null", filepath.Join(dev, "console"))
+}
+
+// loops is how many loop devices a box has nodes for; the devices are the
+// machine's. One that a box leaves mounted is freed with its mount namespace.
+const loops = 64
+
+func makeLoops(dev string) error {
+	if err := mknod(filepath.Join(dev, "loop-control"), unix.Mkdev(10, 237)); err != nil {
+		return err
+	}
+	for n := range uint32(loops) {
+		path := filepath.Join(dev, fmt.Sprintf("loop%d", n))
+		if err := unix.Mknod(path, unix.S_IFBLK|0o660, int(unix.Mkdev(7, n))); err != nil {
+			return fmt.Errorf("making device %q: %w", path, err)
+		}
+	}
+	return nil
 }
 
 func mknod(path string, dev uint64) error {
