@@ -1,6 +1,7 @@
 package daemontest
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -107,11 +108,11 @@ func TestProcessLimit(t *testing.T) {
 			if n := len(membersOf(t, h.leafOf("s", 1)+"/work")); n < 25 || n > 30 {
 				return fmt.Errorf("%d processes", n)
 			}
+			if h.counter(t, "s", "pids.events", "max") == 0 {
+				return errors.New("no fork was refused")
+			}
 			return nil
 		})
-		if h.counter(t, "s", "pids.events", "max") == 0 {
-			t.Error("no fork was refused")
-		}
 		h.Kill()
 		h.Start()
 		h.untilAdopted(t, started)
