@@ -102,7 +102,17 @@ func bystander(t *testing.T, env []string, attr *syscall.SysProcAttr) process {
 
 // leafOf is the cgroup directory of an instance.
 func (h *Host) leafOf(id string, generation uint64) string {
+	if slice := h.Slice(); slice != "" {
+		if path := filepath.Join(slice, cgroupfs.ScopeName(id, generation)); isDir(path) {
+			return path
+		}
+	}
 	return filepath.Join(h.CgroupBase(), cgroupfs.LeafName(id, generation))
+}
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
 }
 
 // membersOf lists the processes in a cgroup directory and below; none when it
