@@ -43,6 +43,14 @@ test-systemd: setup build ## Run the tests that need a booted systemd, each pack
 	BERTH_TEST_BIN=$(CURDIR)/$(BIN) $(GO) test $(RACE) -count=1 -timeout 8m -exec $(CURDIR)/$(BIN)/berth-box $(TESTFLAGS) ./systemd ./systemd/journald ./systemd/scope
 	BERTH_TEST_BIN=$(CURDIR)/$(BIN) $(GO) test $(RACE) -count=1 -timeout 8m -exec $(CURDIR)/$(BIN)/berth-box $(TESTFLAGS) -run 'Journald|TestScope' ./daemon/internal/daemontest
 
+.PHONY: deb
+deb: ## Build the Debian package into dist/
+	@packaging/build deb
+
+.PHONY: rpm
+rpm: ## Build the RPM package into dist/
+	@packaging/build rpm
+
 .PHONY: crash
 crash: build ## Kill the daemon at random moments under load, ROUNDS times (200)
 	$(GO) test $(RACE) -count=1 -timeout 60m -run TestCrash -v ./daemon/internal/daemontest -rounds $(ROUNDS)
@@ -63,4 +71,4 @@ lint: ## Check format, vet, static analysis
 
 .PHONY: clean
 clean: ## Remove what was built
-	rm -rf $(BIN)
+	rm -rf $(BIN) dist

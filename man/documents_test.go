@@ -9,7 +9,7 @@ import (
 )
 
 // documents are the texts at the top of the repository.
-var documents = []string{"README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"}
+var documents = []string{"README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "packaging/README.md"}
 
 // Commands in the documents and in the pages' examples exist, with their
 // flags; so do targets of make and the files that are spoken of.
