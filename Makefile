@@ -35,13 +35,14 @@ test: setup build ## Run all tests
 	$(GO) test $(RACE) -timeout 20m $(TESTFLAGS) ./...
 
 .PHONY: test-systemd
-test-systemd: setup build ## Run the tests that need a booted systemd, each package in a throw-away one (root)
+test-systemd: setup build ## Run the tests that need a booted systemd, each package in a throw-away one (root); test-packages
 	$(GO) build -o $(BIN)/ ./systemd/cmd/berth-box
 	@$(BIN)/berth-box --check
 	$(GO) test $(RACE) -count=1 -timeout 5m $(TESTFLAGS) ./systemd/systemdtest
 	BERTH_TEST_BIN=$(CURDIR)/$(BIN) $(GO) test $(RACE) -count=1 -timeout 5m -run TestReboot $(TESTFLAGS) ./systemd
 	BERTH_TEST_BIN=$(CURDIR)/$(BIN) $(GO) test $(RACE) -count=1 -timeout 8m -exec $(CURDIR)/$(BIN)/berth-box $(TESTFLAGS) ./systemd ./systemd/journald ./systemd/scope
 	BERTH_TEST_BIN=$(CURDIR)/$(BIN) $(GO) test $(RACE) -count=1 -timeout 8m -exec $(CURDIR)/$(BIN)/berth-box $(TESTFLAGS) -run 'Journald|TestScope' ./daemon/internal/daemontest
+	@$(MAKE) --no-print-directory test-packages
 
 .PHONY: deb
 deb: ## Build the Debian package into dist/
@@ -50,6 +51,18 @@ deb: ## Build the Debian package into dist/
 .PHONY: rpm
 rpm: ## Build the RPM package into dist/
 	@packaging/build rpm
+
+.PHONY: test-packages
+test-packages: ## Build the packages, check them, and try them on a host with a booted systemd (root)
+	@packaging/setup packages
+	$(GO) build -o $(BIN)/ ./systemd/cmd/berth-box
+	@$(BIN)/berth-box --check
+	rm -rf dist/test
+	DIST=$(CURDIR)/dist/test/old packaging/build deb rpm
+	DIST=$(CURDIR)/dist/test/new VERSION=$$(packaging/version)+next packaging/build deb rpm
+	$(GO) -C packaging/tools vet ./...
+	BERTH_TEST_BIN=$(CURDIR)/dist/test $(GO) test -count=1 -timeout 8m $(TESTFLAGS) ./packaging
+	BERTH_TEST_BIN=$(CURDIR)/dist/test $(GO) test -count=1 -timeout 8m -exec $(CURDIR)/$(BIN)/berth-box $(TESTFLAGS) ./packaging/smoke
 
 .PHONY: crash
 crash: build ## Kill the daemon at random moments under load, ROUNDS times (200)
