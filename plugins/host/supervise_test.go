@@ -151,7 +151,7 @@ func TestStableRunForgetsCrashes(t *testing.T) {
 func TestStoppedPluginIsReplaced(t *testing.T) {
 	t.Parallel()
 	o := options(t, "serve")
-	o.Bounds.Observe, o.Bounds.Describe = 100*time.Millisecond, time.Second
+	o.Bounds.Observe, o.Bounds.Describe = 2*time.Second, time.Second
 	h := start(t, o)
 	p := provider(t, h, "test")
 	old := kill(t, h, unix.SIGSTOP)

@@ -29,6 +29,7 @@ type fakeConn struct {
 	conn   *net.UnixConn
 	hello  wire.Hello
 	frames chan wire.Frame // what is no reply; closed at the end
+	ended  chan struct{}   // closed at the end
 	beats  atomic.Int64    // heartbeats so far
 	mu     sync.Mutex
 	nextID uint64
@@ -89,8 +90,9 @@ func (d *fakeDaemon) serve(conn *net.UnixConn) {
 	if err != nil || f.Kind != wire.KindHello {
 		return
 	}
-	c := &fakeConn{t: d.t, conn: conn, hello: *f.Hello, frames: make(chan wire.Frame, 4096), waits: map[uint64]chan wire.Frame{}}
+	c := &fakeConn{t: d.t, conn: conn, hello: *f.Hello, frames: make(chan wire.Frame, 4096), ended: make(chan struct{}), waits: map[uint64]chan wire.Frame{}}
 	defer close(c.frames)
+	defer close(c.ended)
 	d.t.Cleanup(func() { conn.Close() })
 	switch {
 	case d.reject:
@@ -163,6 +165,8 @@ func (c *fakeConn) request(f wire.Frame) string {
 	select {
 	case r := <-w:
 		return r.Error
+	case <-c.ended:
+		return "the connection was closed"
 	case <-time.After(patience):
 		c.t.Fatalf("no reply to %s", f.Kind)
 		return ""
