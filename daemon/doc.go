@@ -3,9 +3,10 @@
 // # Processes
 //
 // berthd is one process. It starts one berth-wrap for each running session and
-// one plugin for each sandbox provider. A wrapper outlives the daemon: it holds
-// its generation's lock, its agent, its output and its exit record, and calls
-// the daemon home for ever.
+// one plugin for each sandbox provider; berth-workspace looks into a workspace
+// before that is deleted. A wrapper outlives the daemon: it holds its
+// generation's lock, its agent, its output and its exit record, and calls the
+// daemon home for ever.
 //
 // # Data flow
 //
@@ -58,5 +59,6 @@
 //	generations never fall        lease walks, engine and daemontest damage tests
 //	nothing is left behind        every test of daemontest, at its end
 //	PID 1 holds up nobody         systemd/scope TestSilent, daemontest TestScopeLost
+//	work is never lost unasked    workspace TestRandomStates, daemontest TestDeleteKeepsWork, TestLateWork
 //	reads never wait              daemontest TestStopped…, TestReads…
 package daemon

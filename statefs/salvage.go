@@ -6,8 +6,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -53,6 +53,9 @@ func (s Salvages) Begin(name string, uid, gid uint32) (*Salvage, error) {
 	}
 	fail := func(err error) (*Salvage, error) { return nil, fmt.Errorf("beginning salvage %q: %w", path, err) }
 	if err := os.MkdirAll(s.path, 0o711); err != nil {
+		return fail(err)
+	}
+	if err := os.Chmod(s.path, 0o711); err != nil { // whatever the umask is, the uid must get through
 		return fail(err)
 	}
 	if err := os.RemoveAll(path); err != nil { // plain files of ours or of that uid, links are not followed
@@ -129,10 +132,21 @@ func (s *Salvage) finish(files []string) error {
 		return pathless(err)
 	}
 	root := int(s.root.Fd())
-	if err := unix.Renameat2(root, s.name+partSuffix, root, s.name, unix.RENAME_NOREPLACE); err != nil {
+	err = unix.Renameat2(root, s.name+partSuffix, root, s.name, unix.RENAME_NOREPLACE)
+	replaced := err == unix.EEXIST
+	if replaced { // by an earlier try; at no moment is there none
+		err = unix.Renameat2(root, s.name+partSuffix, root, s.name, unix.RENAME_EXCHANGE)
+	}
+	if err != nil {
 		return err
 	}
-	return pathless(s.root.Sync())
+	if err := s.root.Sync(); err != nil {
+		return pathless(err)
+	}
+	if replaced {
+		return os.RemoveAll(s.path) // the old one has the unfinished name now
+	}
+	return nil
 }
 
 // take makes one file the daemon's.
@@ -155,9 +169,13 @@ func (s *Salvage) take(name string) error {
 	return errors.Join(unix.Fchown(fd, os.Geteuid(), os.Getegid()), unix.Fchmod(fd, 0o600), unix.Fsync(fd))
 }
 
-// Expire removes salvages that were finished longer ago than keep, by their
-// directory's time, which is the daemon's own. It returns their names.
-func (s Salvages) Expire(keep time.Duration, now time.Time) ([]string, error) {
+// ageName is the file, in a salvage, with the number of times that it was aged.
+const ageName = ".age"
+
+// Age makes every salvage one period older and removes those older than keep
+// periods; it returns their names. The caller counts the periods, by a clock
+// that nobody sets: what was saved must not go because the time of day jumped.
+func (s Salvages) Age(keep int) ([]string, error) {
 	entries, err := os.ReadDir(s.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -168,15 +186,31 @@ func (s Salvages) Expire(keep time.Duration, now time.Time) ([]string, error) {
 	var gone []string
 	var failures []error
 	for _, e := range entries {
-		info, err := e.Info()
-		if err != nil || now.Sub(info.ModTime()) <= keep {
+		if !e.IsDir() || strings.HasSuffix(e.Name(), partSuffix) {
 			continue
 		}
-		if err := os.RemoveAll(filepath.Join(s.path, e.Name())); err != nil {
+		removed, err := ageOne(filepath.Join(s.path, e.Name()), keep)
+		if err != nil {
 			failures = append(failures, err)
-			continue
 		}
-		gone = append(gone, e.Name())
+		if removed {
+			gone = append(gone, e.Name())
+		}
 	}
 	return gone, errors.Join(failures...)
+}
+
+func ageOne(path string, keep int) (removed bool, err error) {
+	age := 0
+	data, err := os.ReadFile(filepath.Join(path, ageName))
+	if err == nil {
+		age, err = strconv.Atoi(strings.TrimSpace(string(data)))
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		age = 0 // what is not understood begins anew: kept for too long, not too short
+	}
+	if age++; age > keep {
+		return true, os.RemoveAll(path)
+	}
+	return false, WriteFile(filepath.Join(path, ageName), []byte(strconv.Itoa(age)+"\n"), 0o600)
 }

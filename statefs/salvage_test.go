@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 )
 
 func salvages(t *testing.T) Salvages {
@@ -106,26 +105,55 @@ func TestSalvageBeginsAnew(t *testing.T) {
 	}
 }
 
-func TestSalvageExpire(t *testing.T) {
+// A second try replaces the first: the workspace may have changed.
+func TestSalvageReplaced(t *testing.T) {
 	s := salvages(t)
-	if gone, err := s.Expire(time.Hour, time.Now()); err != nil || len(gone) > 0 {
+	for _, content := range []string{"old", "new"} {
+		one := begin(t, s, "a-2")
+		if err := os.WriteFile(filepath.Join(one.Path(), "0.bundle"), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := one.Finish([]string{"0.bundle"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path, _ := s.Find("a-2")
+	if data, err := os.ReadFile(path + "/0.bundle"); err != nil || string(data) != "new" {
+		t.Errorf("holds %q, %v", data, err)
+	}
+	if entries, err := os.ReadDir(s.Path()); err != nil || len(entries) != 1 {
+		t.Errorf("beside it: %v, %v", entries, err)
+	}
+}
+
+// Only periods that were counted make a salvage older.
+func TestSalvageAge(t *testing.T) {
+	s := salvages(t)
+	if gone, err := s.Age(1); err != nil || len(gone) > 0 {
 		t.Errorf("without a directory: %v, %v", gone, err)
 	}
-	for _, name := range []string{"old-2", "new-2"} {
+	for _, name := range []string{"old-2", "bad-2"} {
 		if _, err := begin(t, s, name).Finish(nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	old, _ := s.Find("old-2")
-	then := time.Now().Add(-2 * time.Hour)
-	if err := os.Chtimes(old, then, then); err != nil {
+	begin(t, s, "unfinished-2")
+	for range 2 {
+		if gone, err := s.Age(2); err != nil || len(gone) > 0 {
+			t.Fatalf("too early: %v, %v", gone, err)
+		}
+	}
+	bad, _ := s.Find("bad-2")
+	if err := os.WriteFile(bad+"/.age", []byte("nonsense"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	gone, err := s.Expire(time.Hour, time.Now())
-	if err != nil || len(gone) != 1 || gone[0] != "old-2" {
-		t.Errorf("expired %v, %v", gone, err)
+	if gone, err := s.Age(2); err != nil || len(gone) != 1 || gone[0] != "old-2" {
+		t.Errorf("removed %v, %v", gone, err)
 	}
-	if _, ok := s.Find("new-2"); !ok {
-		t.Error("a new one is gone")
+	if _, ok := s.Find("bad-2"); !ok {
+		t.Error("one whose age cannot be read is gone")
+	}
+	if entries, err := os.ReadDir(s.Path()); err != nil || len(entries) != 2 {
+		t.Errorf("left: %v, %v", entries, err)
 	}
 }

@@ -36,38 +36,16 @@ func run() int {
 	// may ask for a reload while the daemon still starts.
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
-	path := flag.String("config", "/etc/berth/berthd.toml", "read the configuration from `FILE` and FILE.d/*.toml")
-	check := flag.Bool("check-config", false, "check the configuration, say what is wrong, and exit")
-	dev := flag.Bool("dev", false, "run for trying out: state in a directory of its own below TMPDIR, programs from beside berthd")
-	state := flag.String("state-dir", "", "keep the state in `DIR` instead of the configured directory")
-	runDir := flag.String("run-dir", "", "make the sockets in `DIR` instead of the configured directory")
-	level := flag.String("log-level", "", "log at `LEVEL`: trace, debug, info, warn or error")
-	showVersion := flag.Bool("version", false, "print the version and exit")
-	flag.CommandLine.Init("berthd", flag.ContinueOnError)
-	if err := flag.CommandLine.Parse(os.Args[1:]); errors.Is(err, flag.ErrHelp) {
-		return 0
-	} else if err != nil {
-		return exitUsage
-	}
-	if *showVersion {
-		fmt.Println("berthd", version)
-		return 0
-	}
-	if flag.NArg() > 0 {
-		fmt.Fprintf(os.Stderr, "berthd: unexpected argument %q\n", flag.Arg(0))
-		return exitUsage
-	}
-	explicit := false
-	flag.Visit(func(f *flag.Flag) { explicit = explicit || f.Name == "config" })
-	flags := daemon.Flags{
-		Config: *path, Explicit: explicit, Dev: *dev, StateDir: *state, RunDir: *runDir, LogLevel: *level,
+	flags, check, code, done := parse(os.Args[1:])
+	if done {
+		return code
 	}
 	cfg, err := daemon.Configure(flags)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "berthd: cannot use the configuration:", err)
 		return exitConfig
 	}
-	if *check {
+	if check {
 		if err := daemon.Check(&cfg); err != nil {
 			fmt.Fprintln(os.Stderr, "berthd: cannot use the configuration:", err)
 			return exitConfig
@@ -90,6 +68,33 @@ func run() int {
 		Config: cfg, Flags: flags, Version: version, Log: log, Passed: passed, Reload: hangups,
 	})
 	return report(errors.Join(err, log.Close()))
+}
+
+// parse reads the command line; done says that the program's work is, with code.
+func parse(args []string) (flags daemon.Flags, check bool, code int, done bool) {
+	fs := flag.NewFlagSet("berthd", flag.ContinueOnError)
+	fs.StringVar(&flags.Config, "config", "/etc/berth/berthd.toml", "read the configuration from `FILE` and FILE.d/*.toml")
+	fs.BoolVar(&check, "check-config", false, "check the configuration, say what is wrong, and exit")
+	fs.BoolVar(&flags.Dev, "dev", false, "run for trying out: state in a directory of its own below TMPDIR, programs from beside berthd")
+	fs.StringVar(&flags.StateDir, "state-dir", "", "keep the state in `DIR` instead of the configured directory")
+	fs.StringVar(&flags.RunDir, "run-dir", "", "make the sockets in `DIR` instead of the configured directory")
+	fs.StringVar(&flags.LogLevel, "log-level", "", "log at `LEVEL`: trace, debug, info, warn or error")
+	showVersion := fs.Bool("version", false, "print the version and exit")
+	err := fs.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return flags, check, 0, true
+	case err != nil:
+		return flags, check, exitUsage, true
+	case *showVersion:
+		fmt.Println("berthd", version)
+		return flags, check, 0, true
+	case fs.NArg() > 0:
+		fmt.Fprintf(os.Stderr, "berthd: unexpected argument %q\n", fs.Arg(0))
+		return flags, check, exitUsage, true
+	}
+	fs.Visit(func(f *flag.Flag) { flags.Explicit = flags.Explicit || f.Name == "config" })
+	return flags, check, 0, false
 }
 
 func report(err error) int {

@@ -3,8 +3,9 @@
 // checks whose session it is, attaches the newest reading of the disk, and
 // gives every refusal its code.
 //
-// It owns no state of sessions and never blocks on one: reads come from the
-// engine's snapshot or from files.
+// It owns no state of sessions and no read blocks on one: reads come from the
+// engine's snapshot or from files. A deletion waits, bounded, for a look into the
+// workspace.
 package api
 
 import (

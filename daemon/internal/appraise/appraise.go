@@ -10,10 +10,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -21,6 +21,7 @@ import (
 	"github.com/berthd/berth/statefs"
 	"github.com/berthd/berth/statefs/cgroupfs"
 	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -28,7 +29,8 @@ const (
 	salvageBound = 9 * time.Minute
 	// graceBound is what the program gets beyond its own bound.
 	graceBound = 5 * time.Second
-	// atOnce is how many programs run at a time: they read whole trees.
+	// atOnce is how many programs run at a time for one user: they read whole
+	// trees, and a user whose repositories hang holds up nobody else.
 	atOnce    = 2
 	maxReport = 1 << 20
 	maxStderr = 4 << 10
@@ -41,20 +43,33 @@ type Options struct {
 	UID     uint32 // the daemon's
 	Tree    *cgroupfs.Tree
 	Dir     *statefs.Dir
-	Logger  hclog.Logger
+	// KeepFree is how many bytes a salvage leaves free in the state directory.
+	KeepFree uint64
+	Logger   hclog.Logger
 }
 
 // Appraiser runs berth-workspace. It is safe for concurrent use.
 type Appraiser struct {
-	opts  Options
-	slots chan struct{}
+	opts Options
+	left []string // cgroups of an earlier daemon's runs
+
+	mu    sync.Mutex
+	slots map[uint32]chan struct{} // by user
 }
 
-// New returns an Appraiser, and ends what an earlier daemon has left.
+// New returns an Appraiser and notes what an earlier daemon has left; see Sweep.
 func New(opts Options) *Appraiser {
-	a := &Appraiser{opts: opts, slots: make(chan struct{}, atOnce)}
-	a.sweep()
-	return a
+	return &Appraiser{opts: opts, left: leftovers(&opts), slots: map[uint32]chan struct{}{}}
+}
+
+// slot is the user's tokens.
+func (a *Appraiser) slot(uid uint32) chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.slots[uid] == nil {
+		a.slots[uid] = make(chan struct{}, atOnce)
+	}
+	return a.slots[uid]
 }
 
 // Subject is the workspace of a session.
@@ -77,14 +92,12 @@ func (a *Appraiser) Inspect(ctx context.Context, s Subject) (*workspace.Report, 
 }
 
 // Salvage saves what the workspace holds under a name that is used once, and
-// returns the directory. One that an earlier call has finished is kept.
+// returns the directory. One that an earlier call has finished is replaced: the
+// workspace may have changed since.
 //
 // Crash points: what is unfinished has another name and is begun anew.
 func (a *Appraiser) Salvage(ctx context.Context, s Subject, name string) (path string, err error) {
 	store := a.opts.Dir.Salvages()
-	if path, ok := store.Find(name); ok {
-		return path, nil
-	}
 	part, err := store.Begin(name, s.UID, s.GID)
 	if err != nil {
 		return "", err
@@ -93,7 +106,7 @@ func (a *Appraiser) Salvage(ctx context.Context, s Subject, name string) (path s
 	ctx, cancel := context.WithTimeout(ctx, salvageBound+graceBound)
 	defer cancel()
 	report, err := a.run(ctx, s, workspace.Request{
-		Verb: workspace.VerbSalvage, Root: s.Root, Out: part.Path(), Seconds: int(salvageBound / time.Second),
+		Verb: workspace.VerbSalvage, Root: s.Root, Out: part.Path(), KeepFree: a.opts.KeepFree, Seconds: int(salvageBound / time.Second),
 	})
 	if err == nil && report.Error != "" {
 		err = errors.New(report.Error)
@@ -106,9 +119,10 @@ func (a *Appraiser) Salvage(ctx context.Context, s Subject, name string) (path s
 
 // run runs the program once and returns its report.
 func (a *Appraiser) run(ctx context.Context, s Subject, req workspace.Request) (*workspace.Report, error) {
+	slot := a.slot(s.UID)
 	select {
-	case a.slots <- struct{}{}:
-		defer func() { <-a.slots }()
+	case slot <- struct{}{}:
+		defer func() { <-slot }()
 	case <-ctx.Done():
 		return nil, fmt.Errorf("waiting to look at workspaces: %w", ctx.Err())
 	}
@@ -131,6 +145,8 @@ func (a *Appraiser) run(ctx context.Context, s Subject, req workspace.Request) (
 	cmd.Dir, cmd.Env = "/", []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
 	cmd.SysProcAttr = a.attributes(s, cgroup)
 	cmd.WaitDelay = graceBound
+	// With all that it has started: there may be no cgroup that tells.
+	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
 	return converse(cmd, req)
 }
 
@@ -157,8 +173,7 @@ func converse(cmd *exec.Cmd, req workspace.Request) (*workspace.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out, diagnostics limited
-	out.limit, diagnostics.limit = maxReport, maxStderr
+	out, diagnostics := workspace.Head{Limit: maxReport}, workspace.Head{Limit: maxStderr}
 	cmd.Stdout, cmd.Stderr = &out, &diagnostics
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting the program that looks at workspaces: %w", err)
@@ -167,10 +182,10 @@ func converse(cmd *exec.Cmd, req workspace.Request) (*workspace.Report, error) {
 	err = errors.Join(writeErr, cmd.Wait())
 	in.Close() // Wait has closed it already
 	if err != nil {
-		return nil, fmt.Errorf("looking at the workspace: %w%s", err, prefixed(diagnostics.text))
+		return nil, fmt.Errorf("looking at the workspace: %w%s", err, prefixed(diagnostics.Text))
 	}
 	var report workspace.Report
-	if err := json.Unmarshal(out.text, &report); err != nil {
+	if err := json.Unmarshal(out.Text, &report); err != nil {
 		return nil, fmt.Errorf("reading what the program says of the workspace: %w", err)
 	}
 	return &report, nil
@@ -181,17 +196,4 @@ func prefixed(text []byte) string {
 		return ": " + s
 	}
 	return ""
-}
-
-// limited keeps the first bytes of what is written to it.
-type limited struct {
-	limit int
-	text  []byte
-}
-
-var _ io.Writer = (*limited)(nil)
-
-func (l *limited) Write(p []byte) (int, error) {
-	l.text = append(l.text, p[:min(len(p), l.limit-len(l.text))]...)
-	return len(p), nil
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -49,20 +50,23 @@ func (a *Appraiser) clear(leaf *cgroupfs.Leaf) {
 	}
 }
 
-// sweep ends what an earlier daemon was having looked at.
-func (a *Appraiser) sweep() {
-	if a.opts.Tree.Mode() == cgroupfs.None {
-		return
+// leftovers are the cgroups that an earlier daemon has made.
+func leftovers(opts *Options) []string {
+	if opts.Tree.Mode() == cgroupfs.None {
+		return nil
 	}
-	names, err := a.opts.Tree.List()
+	names, err := opts.Tree.List()
 	if err != nil {
-		a.opts.Logger.Warn("leftovers of an earlier daemon cannot be looked for", "error", err)
-		return
+		opts.Logger.Warn("leftovers of an earlier daemon cannot be looked for", "error", err)
+		return nil
 	}
-	for _, name := range names {
-		if !strings.HasPrefix(name, cgroupDir) {
-			continue
-		}
+	return slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, cgroupDir) })
+}
+
+// Sweep ends what an earlier daemon was having looked at. It is for a goroutine
+// of its own: what hangs in a file system takes its time.
+func (a *Appraiser) Sweep() {
+	for _, name := range a.left {
 		if leaf, err := a.opts.Tree.Open(name); err == nil {
 			a.clear(leaf)
 		}

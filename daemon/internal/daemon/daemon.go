@@ -177,7 +177,8 @@ func (d *Daemon) build(started time.Time) (err error) {
 		Logger:   d.log.Named("link"),
 	})
 	d.works = appraise.New(appraise.Options{
-		Program: d.cfg.WorkspacePath(), UID: uint32(os.Geteuid()), Tree: d.trees.Subtree(), Dir: d.dir, Logger: d.log.Named("appraise"),
+		Program: d.cfg.WorkspacePath(), UID: uint32(os.Geteuid()), Tree: d.trees.Subtree(), Dir: d.dir,
+		KeepFree: d.cfg.Capacity.StateLowBytes, Logger: d.log.Named("appraise"),
 	})
 	d.host = d.effects()
 	d.engine = engine.New(d.engineOptions(), d.loaded)
@@ -254,7 +255,8 @@ func (d *Daemon) serve(ctx context.Context, started time.Time, reload <-chan os.
 	d.plugins.Start(engineCtx)
 	go d.prove(engineCtx) // bounded
 	go d.sweepTrash(engineCtx)
-	go d.expireSalvages(engineCtx, d.cfg.Keep.Salvages.D()) // ends with the context
+	go d.ageSalvages(engineCtx, d.cfg.Keep.Salvages.D()) // ends with the context
+	go d.works.Sweep()                                   // bounded
 	go d.announce(engineCtx)
 	go d.reloads(engineCtx, reload)
 	go d.watchdog(engineCtx, d.manager, d.passed.Watchdog)

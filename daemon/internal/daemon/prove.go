@@ -50,25 +50,26 @@ func (d *Daemon) sweepTrash(ctx context.Context) {
 	}
 }
 
-// expireSalvages removes what was saved from workspaces long enough ago.
-func (d *Daemon) expireSalvages(ctx context.Context, keep time.Duration) {
+// ageSalvages removes what was saved from workspaces long enough ago. Only hours
+// in which the daemon ran are counted.
+func (d *Daemon) ageSalvages(ctx context.Context, keep time.Duration) {
 	tick := time.NewTicker(salvageEvery)
 	defer tick.Stop()
 	for {
-		gone, err := d.dir.Salvages().Expire(keep, time.Now())
-		if err != nil {
-			d.log.Warn("what was saved from workspaces cannot be removed; tried again in an hour", "error", err)
-		}
-		for _, name := range gone {
-			d.log.Info("removed what was saved from a workspace", "salvage", name, "kept", keep)
-		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return
 		}
+		gone, err := d.dir.Salvages().Age(int(keep / salvageEvery))
+		if err != nil {
+			d.log.Warn("what was saved from workspaces cannot be looked through; tried again in an hour", "error", err)
+		}
+		for _, name := range gone {
+			d.log.Info("removed what was saved from a workspace", "salvage", name, "kept", keep)
+		}
 	}
 }
 
-// salvageEvery is how often old salvages are looked for.
+// salvageEvery is how often salvages are made older.
 const salvageEvery = time.Hour

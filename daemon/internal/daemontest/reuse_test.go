@@ -48,8 +48,8 @@ func inNamespace(t *testing.T) bool {
 // namespace has only to reap; it must live.
 func usurp(t *testing.T, pid, uid int) process {
 	t.Helper()
-	_, _ = unix.Wait4(pid, nil, 0, nil) // not our child where the daemon has reaped it
 	for range 1000 {
+		reapSession(t, pid)
 		if err := os.WriteFile("/proc/sys/kernel/ns_last_pid", []byte(strconv.Itoa(pid-1)), 0); err != nil { // pid_namespaces(7)
 			t.Fatal(err)
 		}
@@ -78,6 +78,26 @@ func usurp(t *testing.T, pid, uid int) process {
 	}
 	t.Fatalf("no process gets the pid %d", pid)
 	return process{}
+}
+
+// reapSession reaps, as the init of the namespace, what has ended in the
+// kernel's session sid: a pid is not free before the last zombie is gone that has
+// it for itself or for its session. They become init's as their parents end.
+func reapSession(t *testing.T, sid int) {
+	t.Helper()
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if of, err := unix.Getsid(pid); err == nil && (pid == sid || of == sid) {
+			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // not ours, or not yet
+		}
+	}
 }
 
 // endAndReplace kills a session's processes while no daemon runs, and gives

@@ -3,6 +3,7 @@ package daemontest
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -144,22 +145,39 @@ echo changed >file; sleep 0; mkfifo pipe; ln -s / root; ln -s /etc/shadow link; 
 	}
 }
 
-// The daemon is killed while it looks at and saves workspaces: each deletion is
+// The daemon is killed at each stage of saving a workspace: each deletion is
 // finished by the next one, and what was saved is whole.
 func TestSalvageSurvivesKills(t *testing.T) {
 	t.Parallel()
 	needGit(t)
 	h := New(t, Options{Config: Sessions()})
 	h.Start()
-	const rounds = 5
-	for i := range rounds {
-		id := "s" + string(rune('a'+i))
+	present := func(pattern string) func() error {
+		return func() error {
+			if found, err := filepath.Glob(h.State + pattern); err != nil || len(found) == 0 {
+				return fmt.Errorf("no %s: %v", pattern, err)
+			}
+			return nil
+		}
+	}
+	stages := map[string]func() error{
+		"accepted": func() error { return nil },
+		"begun":    present("/salvage/begun-*"),
+		"bundled":  present("/salvage/bundled-*/0.bundle"),
+		"finished": present("/salvage/finished-[0-9]"),
+		"trashed":  present("/trash/trashed-*.session"),
+	}
+	for id, reached := range stages {
 		h.gitSession(t, id, "echo two >file; echo new >untracked; git commit -qam unpushed")
 		if _, err := h.Client.Delete(bounded(t), id, rpc.DeleteRequest{Salvage: true}); err != nil {
 			t.Fatal(err)
 		}
-		killAt := time.After(time.Duration(i) * 15 * time.Millisecond)
-		<-killAt
+		h.Until(id, time.Minute, func() error {
+			if _, err := h.Client.Get(bounded(t), id); isGone(err) {
+				return nil // it was quicker than this test
+			}
+			return reached()
+		})
 		h.Kill()
 		h.Start()
 		h.Until(id+" is deleted", time.Minute, func() error {
@@ -180,4 +198,9 @@ func TestSalvageSurvivesKills(t *testing.T) {
 	if parts, _ := filepath.Glob(h.State + "/salvage/*.part"); len(parts) > 0 {
 		t.Errorf("left: %v", parts)
 	}
+}
+
+func isGone(err error) bool {
+	var refusal *rpc.Error
+	return errors.As(err, &refusal) && refusal.Code == rpc.CodeSessionDeleted
 }

@@ -76,15 +76,15 @@ func (h *Host) keepWork(ctx context.Context, p engine.DeletePlan, name string) (
 	if d == nil || d.Discard {
 		return "", nil
 	}
-	if path, ok := h.opts.Dir.Salvages().Find(name); ok {
-		return path, nil // saved before the daemon died
-	}
 	subject := appraise.Subject{Session: p.Session, Root: p.Lease.Workspace, UID: p.Lease.UID, GID: p.Lease.GID}
 	report, err := h.opts.Appraiser.Inspect(ctx, subject)
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("looking for work in the workspace (delete again with discard to lose it): %w", err)
-	case report.Clean():
+	case report.Clean(): // or gone: it was saved and trashed before the daemon died
+		if path, ok := h.opts.Dir.Salvages().Find(name); ok {
+			return path, nil
+		}
 		return "", nil
 	case d.Salvage:
 		return h.opts.Appraiser.Salvage(ctx, subject, name)

@@ -102,7 +102,7 @@ func (r *repo) each(ctx context.Context, sep byte, f func(string) error, args ..
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	cmd := r.command(ctx, args...)
-	var stderr limited
+	stderr := Head{Limit: maxStderr}
 	cmd.Stderr = &stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -123,7 +123,7 @@ func (r *repo) each(ctx context.Context, sep byte, f func(string) error, args ..
 	case ctx.Err() != nil:
 		return fmt.Errorf("git %s: %w", args[0], ctx.Err())
 	case err != nil:
-		return fmt.Errorf("git %s: %w: %s", args[0], err, clip(strings.TrimSpace(stderr.String())))
+		return fmt.Errorf("git %s: %w: %s", args[0], err, clip(strings.TrimSpace(string(stderr.Text))))
 	}
 	return nil
 }
@@ -166,17 +166,18 @@ func (r *repo) exists(ctx context.Context, rev string) bool {
 	return err == nil && s != ""
 }
 
-// limited keeps the first bytes of what is written to it.
-type limited struct{ bytes.Buffer }
+// Head keeps the first Limit bytes of what is written to it.
+type Head struct {
+	Limit int
+	Text  []byte
+}
 
-func (l *limited) Write(p []byte) (int, error) {
-	if room := maxStderr - l.Len(); room > 0 {
-		l.Buffer.Write(p[:min(room, len(p))])
-	}
+func (h *Head) Write(p []byte) (int, error) {
+	h.Text = append(h.Text, p[:min(len(p), h.Limit-len(h.Text))]...)
 	return len(p), nil
 }
 
-// gitPath is a path inside the repository's own directory.
+// has reports whether the repository's own directory has an entry.
 func (r *repo) has(name string) bool {
 	_, err := os.Lstat(filepath.Join(r.gitDir, name))
 	return err == nil
@@ -184,11 +185,11 @@ func (r *repo) has(name string) bool {
 
 // output runs a command of git and returns its first line.
 func output(cmd *exec.Cmd) (string, error) {
-	var stdout, stderr limited
+	stdout, stderr := Head{Limit: maxStderr}, Head{Limit: maxStderr}
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("git: %w: %s", err, clip(strings.TrimSpace(stderr.String())))
+		return "", fmt.Errorf("git: %w: %s", err, clip(strings.TrimSpace(string(stderr.Text))))
 	}
-	line, _, _ := strings.Cut(stdout.String(), "\n")
+	line, _, _ := strings.Cut(string(stdout.Text), "\n")
 	return line, nil
 }

@@ -145,3 +145,23 @@ func TestBound(t *testing.T) {
 		t.Error("a workspace that is not there was looked at")
 	}
 }
+
+// A salvage that would fill the disk ends, and says why.
+func TestSalvageLeavesRoom(t *testing.T) {
+	needGit(t)
+	w := newWorld(t, 1)
+	write(t, w.root+"/new", "x")
+	ctx, stop := keepFree(context.Background(), t.TempDir(), 1<<62)
+	defer stop()
+	if r, err := Salvage(ctx, w.root, t.TempDir()); err == nil {
+		t.Errorf("saved %v", r.Saved)
+	}
+	if cause := context.Cause(ctx); cause == nil || !strings.Contains(cause.Error(), "must stay free") {
+		t.Errorf("the reason is %v", cause)
+	}
+	ctx, stop = keepFree(context.Background(), t.TempDir(), 0)
+	defer stop()
+	if _, err := Salvage(ctx, w.root, t.TempDir()); err != nil {
+		t.Errorf("with room: %v", err)
+	}
+}

@@ -20,6 +20,8 @@ type Request struct {
 	Root string `json:"root"`
 	// Out is an existing empty directory for what is saved.
 	Out string `json:"out,omitempty"`
+	// KeepFree is how many bytes stay free in the file system of Out.
+	KeepFree uint64 `json:"keep_free,omitempty"`
 	// Seconds bounds the work.
 	Seconds int `json:"seconds"`
 }
@@ -31,7 +33,7 @@ type Kind string
 const (
 	Uncommitted Kind = "uncommitted" // tracked files that were changed
 	Untracked   Kind = "untracked"   // files and directories that git does not know
-	Hidden      Kind = "hidden"      // tracked files whose changes git was told not to see
+	Hidden      Kind = "hidden"      // tracked files, changed or not, whose changes git was told not to see
 	Unpushed    Kind = "unpushed"    // commits of branches and tags that no remote has
 	Detached    Kind = "detached"    // commits that no branch has
 	Stash       Kind = "stash"       // entries
@@ -132,7 +134,7 @@ func (s *sample) report(r *Report, kind Kind, path string) {
 var texts = map[Kind][2]string{
 	Uncommitted: {"changed file", "changed files"},
 	Untracked:   {"untracked file or directory", "untracked files or directories"},
-	Hidden:      {"changed file that git is told not to see", "changed files that git is told not to see"},
+	Hidden:      {"file whose changes git is told not to see", "files whose changes git is told not to see"},
 	Unpushed:    {"unpushed commit", "unpushed commits"},
 	Detached:    {"commit on no branch", "commits on no branch"},
 	Stash:       {"stash entry", "stash entries"},

@@ -24,7 +24,8 @@ func Run(in io.Reader, out io.Writer) int {
 	}
 	go func() { // ends with the process
 		_, _ = io.Copy(io.Discard, in)
-		os.Exit(3) // the daemon is gone; whoever comes next begins anew
+		// The daemon is gone, and whoever comes next begins anew: end, with git.
+		_ = unix.Kill(0, unix.SIGKILL)
 	}()
 	report, err := do(&req)
 	if report == nil {
@@ -53,11 +54,49 @@ func do(req *Request) (*Report, error) {
 	case VerbInspect:
 		return Inspect(ctx, req.Root)
 	case VerbSalvage:
-		return Salvage(ctx, req.Root, req.Out)
+		ctx, stop := keepFree(ctx, req.Out, req.KeepFree)
+		defer stop()
+		report, err := Salvage(ctx, req.Root, req.Out)
+		if cause := context.Cause(ctx); err != nil && cause != nil {
+			err = cause
+		}
+		return report, err
 	default:
 		return nil, fmt.Errorf("unknown verb %q", req.Verb)
 	}
 }
+
+// keepFree ends the context it returns when the file system of dir has less than
+// least bytes left: what is saved must not fill the disk that the journal is on.
+func keepFree(ctx context.Context, dir string, least uint64) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	look := func() {
+		var st unix.Statfs_t
+		if err := unix.Statfs(dir, &st); err != nil {
+			cancel(fmt.Errorf("looking for room: %w", err))
+		} else if free := st.Bavail * uint64(st.Frsize); free < least {
+			cancel(fmt.Errorf("%d bytes are free and %d must stay free", free, least))
+		}
+	}
+	look()
+	go func() { // ends with the context
+		tick := time.NewTicker(roomEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				look()
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return ctx, func() { cancel(nil) }
+}
+
+// roomEvery is how often the room is looked at: a disk writes some hundred
+// megabytes meanwhile.
+const roomEvery = 100 * time.Millisecond
 
 // confine bounds what a hostile repository can make git use.
 func confine() error {

@@ -143,7 +143,7 @@ func TestMirrorStuck(t *testing.T) {
 		counted = c.await(wire.KindStatus).Status.JournalDropped
 		return counted > 0
 	})
-	seen, told := 0, 0
+	seen, told, gaps, asked := 0, 0, 0, false
 	for {
 		e := j.read(t, patience)
 		lost, _ := strconv.Atoi(e["BERTH_DROPPED"])
@@ -157,16 +157,20 @@ func TestMirrorStuck(t *testing.T) {
 		}
 		if told += lost; lost == 0 {
 			seen++
+		} else {
+			gaps++
 		}
 		if e["MESSAGE"] == "last" {
 			break
 		}
-		if seen+told == n+1 {
+		if seen+told > n && !asked {
+			asked = true
 			c.request(wire.Frame{Kind: wire.KindInput, ID: 1, Input: &wire.Input{EOF: true}})
 		}
 	}
-	t.Logf("%d lines came, %d were told to be missing", seen, told)
-	if told == 0 || uint64(told) < counted || seen+told != n+2 {
+	t.Logf("%d lines came, %d were told to be missing in %d places", seen, told, gaps)
+	// A line that the beginning of a loss cuts is told as two.
+	if cut := seen + told - (n + 2); told == 0 || uint64(told) < counted || cut < 0 || cut > gaps {
 		t.Errorf("%d came, %d were told to be missing, %d were counted", seen, told, counted)
 	}
 	s.wait()
