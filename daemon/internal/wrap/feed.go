@@ -30,6 +30,17 @@ func newFeed(l *wire.Launch) feed {
 	}
 }
 
+// lose takes over what was lost before p.
+func (f *feed) lose(p piece) {
+	for s, cut := range p.cut {
+		if cut {
+			f.partial[s] = nil
+		}
+	}
+	f.lines += p.lost
+	f.owed += p.lost
+}
+
 // split sends the lines that p completes. A line that is longer than lineMax
 // becomes several entries.
 func (m *mirror) split(p piece) {

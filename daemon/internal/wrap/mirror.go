@@ -25,11 +25,16 @@ type mirror struct {
 	stopped bool
 	waiting []piece
 	bytes   int
-	missing uint64 // lines dropped behind what waits
+	missing uint64  // lines dropped behind what waits
+	cut     streams // where, of those
+	losing  streams // the line that a stream is in the middle of is dropped
 	until   time.Time
 
 	feed feed // mirrorLoop's own
 }
+
+// streams is a set of the agent's streams.
+type streams [spool.PTY + 1]bool
 
 // piece is a record on its way, behind lost lines.
 type piece struct {
@@ -37,6 +42,7 @@ type piece struct {
 	seq    uint64 // 0 = the spool could not keep it
 	data   []byte
 	lost   uint64
+	cut    streams // what of an unfinished line came before is lost too
 }
 
 // newMirror returns nil when no copy is wanted; a nil mirror does nothing.
@@ -57,9 +63,11 @@ func (m *mirror) droppedEntries() uint64 {
 	return m.dropped.Load()
 }
 
-// put queues a copy of one record of output. It never blocks.
+// put queues a copy of one record of output. It never blocks. A line of which a
+// part is dropped is dropped whole and counted once, so that the numbers of the
+// others are right.
 func (m *mirror) put(stream spool.Stream, seq uint64, data []byte) {
-	if m == nil {
+	if m == nil || len(data) == 0 {
 		return
 	}
 	m.mu.Lock()
@@ -68,19 +76,39 @@ func (m *mirror) put(stream spool.Stream, seq uint64, data []byte) {
 		return
 	}
 	if m.bytes+len(data) > mirrorBytes {
-		n := max(uint64(bytes.Count(data, lineFeed)), 1)
-		m.missing += n
-		m.dropped.Add(n)
+		m.lose(stream, data)
 		return
 	}
-	m.waiting = append(m.waiting, piece{stream: stream, seq: seq, data: bytes.Clone(data), lost: m.missing})
-	m.missing = 0
+	if m.losing[stream] {
+		_, rest, ends := bytes.Cut(data, lineFeed)
+		m.losing[stream] = !ends
+		if data = rest; len(data) == 0 {
+			return
+		}
+	}
+	m.waiting = append(m.waiting, piece{stream: stream, seq: seq, data: bytes.Clone(data), lost: m.missing, cut: m.cut})
+	m.missing, m.cut = 0, streams{}
 	m.bytes += len(data)
 	if !m.started {
 		m.started = true
 		go m.mirrorLoop() // owner: output; ends by stop
 	}
 	m.wake()
+}
+
+// lose counts the lines that data has a part of, but for one that is counted.
+func (m *mirror) lose(stream spool.Stream, data []byte) {
+	open := data[len(data)-1] != '\n'
+	n := uint64(bytes.Count(data, lineFeed))
+	if open {
+		n++
+	}
+	if m.losing[stream] {
+		n--
+	}
+	m.losing[stream], m.cut[stream] = open, true
+	m.missing += n
+	m.dropped.Add(n)
 }
 
 func (m *mirror) wake() {
@@ -115,8 +143,8 @@ func (m *mirror) next() (piece, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.waiting) == 0 {
-		p := piece{lost: m.missing}
-		m.missing, m.waiting = 0, nil
+		p := piece{lost: m.missing, cut: m.cut}
+		m.missing, m.cut, m.waiting = 0, streams{}, nil
 		return p, p.lost > 0
 	}
 	p := m.waiting[0]
@@ -133,12 +161,8 @@ func (m *mirror) mirrorLoop() {
 	for {
 		p, ok := m.next()
 		switch {
-		case ok && p.lost > 0:
-			m.flush()
-			m.feed.lines += p.lost
-			m.feed.owed += p.lost
-			m.split(p)
 		case ok:
+			m.feed.lose(p)
 			m.split(p)
 		case m.quitting():
 			m.flush()
