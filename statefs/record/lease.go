@@ -37,7 +37,10 @@ func (l Lease) Append(dst []byte) []byte {
 	dst = putTime(dst, 25, l.ReleasedWall)
 	dst = putString(dst, 26, l.Unreadable)
 	dst = putDuration(dst, 27, l.FrozenAt)
-	return putUint(dst, 28, l.ReservedDevice)
+	dst = putUint(dst, 28, l.ReservedDevice)
+	dst = putPreparation(dst, 29, l.Preparation)
+	dst = putDuration(dst, 30, l.ReleasedAt)
+	return putString(dst, 31, l.ReleasedBoot)
 }
 
 // DecodeLease decodes what Lease.Append has written. Strings share one copy of
@@ -122,6 +125,12 @@ func (l *Lease) takeRest(r *reader) {
 		l.FrozenAt = r.duration()
 	case 28:
 		l.ReservedDevice = r.uint()
+	case 29:
+		l.Preparation = takePreparation(r)
+	case 30:
+		l.ReleasedAt = r.duration()
+	case 31:
+		l.ReleasedBoot = r.string()
 	}
 }
 

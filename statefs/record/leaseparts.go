@@ -133,3 +133,49 @@ func takeExit(r *reader) *Exit {
 	r.join(&m)
 	return x
 }
+
+func putPreparation(dst []byte, num protowire.Number, p *Preparation) []byte {
+	if p == nil {
+		return dst
+	}
+	dst, start := message(dst, num)
+	dst = putInt(dst, 1, int64(p.Done))
+	dst = putBool(dst, 2, p.Finished)
+	dst = putBool(dst, 3, p.Again)
+	dst = putString(dst, 4, p.Step)
+	dst = putInt(dst, 5, int64(p.Number))
+	dst = putString(dst, 6, p.Failure)
+	dst = putInt(dst, 7, int64(p.Code))
+	dst = putInt(dst, 8, int64(p.Signal))
+	dst = putDuration(dst, 9, p.Took)
+	return messageEnd(dst, start)
+}
+
+func takePreparation(r *reader) *Preparation {
+	m := r.message()
+	p := new(Preparation)
+	for m.next() {
+		switch m.num {
+		case 1:
+			p.Done = m.int()
+		case 2:
+			p.Finished = m.bool()
+		case 3:
+			p.Again = m.bool()
+		case 4:
+			p.Step = m.string()
+		case 5:
+			p.Number = m.int()
+		case 6:
+			p.Failure = m.string()
+		case 7:
+			p.Code = m.int()
+		case 8:
+			p.Signal = m.int()
+		case 9:
+			p.Took = m.duration()
+		}
+	}
+	r.join(&m)
+	return p
+}

@@ -68,6 +68,23 @@ type Spec struct {
 	MaxMemoryBytes uint64 `json:"max_memory_bytes,omitempty"`
 	MaxCPUPercent  uint64 `json:"max_cpu_percent,omitempty"`
 	MaxOpenFiles   uint64 `json:"max_open_files,omitempty"`
+	// Source is what the workspace is filled from, nil = nothing; then each of
+	// Setup is given to a shell in it, in order.
+	Source *Source  `json:"source,omitempty"`
+	Setup  []string `json:"setup,omitempty"`
+	// Pinned: the workspace is never reclaimed.
+	Pinned bool `json:"pinned,omitempty"`
+}
+
+// Source is where the content of a workspace comes from: one of Copy and Clone.
+type Source struct {
+	Copy  string `json:"copy,omitempty"`  // an absolute path of a directory
+	Clone string `json:"clone,omitempty"` // a URL, or an absolute path of a repository
+	// Branch is checked out, empty = the repository's own choice. WorkBranch is
+	// then checked out, and made where the repository has none of that name.
+	Branch     string `json:"branch,omitempty"`
+	WorkBranch string `json:"work_branch,omitempty"`
+	Depth      uint64 `json:"depth,omitempty"` // of the history; 0 = all of it
 }
 
 // Lease is the durable record of one session: which instance it may have and
@@ -120,6 +137,31 @@ type Lease struct {
 	// Unreadable says that this lease stands for a record that did not decode,
 	// and why.
 	Unreadable string `json:"unreadable,omitempty"`
+	// Preparation is how far the filling of the workspace has come, nil where
+	// there is nothing to fill it with.
+	Preparation *Preparation `json:"preparation,omitempty"`
+	// ReleasedAt is ReleasedWall on the boot clock of the boot ReleasedBoot.
+	ReleasedAt   time.Duration `json:"released_at,omitempty"`
+	ReleasedBoot string        `json:"released_boot,omitempty"`
+}
+
+// Preparation is how far the filling of a workspace has come. Until it is
+// Finished no agent has been in the workspace.
+type Preparation struct {
+	// Done is how many steps have ended well, of those that the specification
+	// asks for; Finished says that all have.
+	Done     int  `json:"done"`
+	Finished bool `json:"finished"`
+	// Again: the workspace was reclaimed, and is made a second time.
+	Again bool `json:"again,omitempty"`
+	// Step is the one that has ended last: copy, clone, checkout or setup, of
+	// which it is the Number-th, from 1. Failure is empty when it ended well.
+	Step    string        `json:"step,omitempty"`
+	Number  int           `json:"number,omitempty"`
+	Failure string        `json:"failure,omitempty"`
+	Code    int           `json:"code,omitempty"` // of its program's end
+	Signal  int           `json:"signal,omitempty"`
+	Took    time.Duration `json:"took,omitempty"`
 }
 
 // Stop is the owed stop of a lease in a stopping state, as lease.Stop.

@@ -1,5 +1,7 @@
 package record
 
+import "google.golang.org/protobuf/encoding/protowire"
+
 // Append appends s's encoding to dst and returns the extended slice.
 func (s Spec) Append(dst []byte) []byte {
 	dst = putUint(dst, fieldVersion, Version)
@@ -18,7 +20,10 @@ func (s Spec) Append(dst []byte) []byte {
 	dst = putUint(dst, 14, s.MaxProcesses)
 	dst = putUint(dst, 15, s.MaxMemoryBytes)
 	dst = putUint(dst, 16, s.MaxCPUPercent)
-	return putUint(dst, 17, s.MaxOpenFiles)
+	dst = putUint(dst, 17, s.MaxOpenFiles)
+	dst = putSource(dst, 18, s.Source)
+	dst = putStrings(dst, 19, s.Setup)
+	return putBool(dst, 20, s.Pinned)
 }
 
 // DecodeSpec decodes what Spec.Append has written, as DecodeLease does.
@@ -70,5 +75,45 @@ func (s *Spec) take(r *reader) {
 		s.MaxCPUPercent = r.uint()
 	case 17:
 		s.MaxOpenFiles = r.uint()
+	case 18:
+		s.Source = takeSource(r)
+	case 19:
+		s.Setup = r.strings(s.Setup)
+	case 20:
+		s.Pinned = r.bool()
 	}
+}
+
+func putSource(dst []byte, num protowire.Number, s *Source) []byte {
+	if s == nil {
+		return dst
+	}
+	dst, start := message(dst, num)
+	dst = putString(dst, 1, s.Copy)
+	dst = putString(dst, 2, s.Clone)
+	dst = putString(dst, 3, s.Branch)
+	dst = putString(dst, 4, s.WorkBranch)
+	dst = putUint(dst, 5, s.Depth)
+	return messageEnd(dst, start)
+}
+
+func takeSource(r *reader) *Source {
+	m := r.message()
+	s := new(Source)
+	for m.next() {
+		switch m.num {
+		case 1:
+			s.Copy = m.string()
+		case 2:
+			s.Clone = m.string()
+		case 3:
+			s.Branch = m.string()
+		case 4:
+			s.WorkBranch = m.string()
+		case 5:
+			s.Depth = m.uint()
+		}
+	}
+	r.join(&m)
+	return s
 }
