@@ -3,8 +3,8 @@
 // # Processes
 //
 // berthd is one process. It starts one berth-wrap for each running session and
-// one plugin for each sandbox provider; berth-workspace looks into a workspace
-// before that is deleted. A wrapper outlives the daemon: it holds its
+// one plugin for each sandbox provider; berth-workspace fills a workspace before
+// the first start and looks into it before that is deleted. A wrapper outlives the daemon: it holds its
 // generation's lock, its agent, its output and its exit record, and calls the
 // daemon home for ever.
 //
@@ -38,7 +38,7 @@
 //	lease, admit         pure decisions: a state and an event, numbers and marks
 //	engine               the only goroutine that changes durable state; recovery
 //	effect               what the engine decides, done: processes, cgroups, plugins, files
-//	appraise, workspace  what a workspace holds that its deletion would lose, and saving that
+//	appraise, workspace  filling a workspace; what it holds that its deletion would lose, saving that
 //	link                 the daemon's end of the wrappers' socket
 //	evidence, discover   witnesses and their verdict; the scan of /proc
 //	spawn, sys           starting parked wrappers and watching them; identities, epochs, clocks
@@ -59,6 +59,7 @@
 //	generations never fall        lease walks, engine and daemontest damage tests
 //	nothing is left behind        every test of daemontest, at its end
 //	PID 1 holds up nobody         systemd/scope TestSilent, daemontest TestScopeLost
+//	a workspace is filled once    daemontest TestPreparationGoesOn, TestPreparationSurvivesKills, TestNotEmpty
 //	work is never lost unasked    workspace TestRandomStates, daemontest TestDeleteKeepsWork, TestLateWork
 //	reads never wait              daemontest TestStopped…, TestReads…
 package daemon

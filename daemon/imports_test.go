@@ -35,7 +35,7 @@ var allowed = map[string][]string{
 	},
 	"daemon/internal/effect": {
 		"daemon/internal/appraise", "daemon/internal/discover", "daemon/internal/engine", "daemon/internal/evidence", "daemon/internal/link",
-		"daemon/internal/spawn", "daemon/internal/sys", "plugins/sandbox", "rpc", "rpc/wire", "statefs",
+		"daemon/internal/spawn", "daemon/internal/sys", "daemon/internal/workspace", "plugins/sandbox", "rpc", "rpc/wire", "statefs",
 		"statefs/cgroupfs", "statefs/record", "systemd/scope",
 	},
 	"daemon/internal/appraise":   {"daemon/internal/workspace", "statefs", "statefs/cgroupfs"},

@@ -25,6 +25,7 @@ const (
 	CodeWorkspaceInUse     Code = "WORKSPACE_IN_USE"
 	CodeWorkspaceMissing   Code = "WORKSPACE_MISSING"
 	CodeDirty              Code = "WORKSPACE_HAS_WORK"
+	CodeUnprepared         Code = "WORKSPACE_UNPREPARED"
 	CodeCapacityRejected   Code = "CAPACITY_REJECTED"
 	CodeCapacityUnknown    Code = "CAPACITY_UNKNOWN"
 	CodeFilesystemUnusable Code = "FILESYSTEM_UNUSABLE"
@@ -78,6 +79,7 @@ var httpStatus = map[Code]int{
 	CodeWorkspaceInUse:     http.StatusConflict,
 	CodeWorkspaceMissing:   http.StatusConflict,
 	CodeDirty:              http.StatusConflict,
+	CodeUnprepared:         http.StatusUnprocessableEntity,
 	CodeCapacityRejected:   http.StatusInsufficientStorage,
 	CodeCapacityUnknown:    http.StatusInsufficientStorage,
 	CodeFilesystemUnusable: http.StatusInsufficientStorage,

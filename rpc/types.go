@@ -13,6 +13,15 @@ type SessionSpec struct {
 	// works in; it must belong to the owner and to no other session. Empty = an
 	// empty directory that berth makes, owns and deletes with the session.
 	Workspace string `json:"workspace,omitempty"`
+	// Source fills a workspace that berth makes, once, before the first start;
+	// absent = it is empty.
+	Source *Source `json:"source,omitempty"`
+	// Setup are commands that a shell of the owner's runs in the workspace, in
+	// order, after it was filled and before the agent is first started. They must
+	// bear being repeated: one that was cut off is run again. At most 64.
+	Setup []string `json:"setup,omitempty"`
+	// Pinned: the workspace is not reclaimed when the disk is full.
+	Pinned bool `json:"pinned,omitempty"`
 	// Provider is the sandbox provider's kind; empty = the first configured one
 	// that can do what the spec needs.
 	Provider string `json:"provider,omitempty"`
@@ -28,6 +37,23 @@ type SessionSpec struct {
 	ReserveBytes  *uint64 `json:"reserve_bytes,omitempty"`
 	ReserveInodes *uint64 `json:"reserve_inodes,omitempty"`
 	Limits        Limits  `json:"limits,omitzero"`
+}
+
+// Source says what a workspace is filled from: one of Copy and Clone. All of it is
+// done as the session's owner, who must be able to read it.
+type Source struct {
+	// Copy is the absolute path of a directory on the host.
+	Copy string `json:"copy,omitempty"`
+	// Clone is the URL of a git repository (https, http, ssh, git, file), or its
+	// absolute path on the host. A URL must not hold a password.
+	Clone string `json:"clone,omitempty"`
+	// Branch is the branch or tag to check out; empty = the repository's own
+	// choice. WorkBranch is a branch for the work: checked out where the repository
+	// has it, else made on top of what was checked out.
+	Branch     string `json:"branch,omitempty"`
+	WorkBranch string `json:"work_branch,omitempty"`
+	// Depth is how many commits of the history are fetched; 0 = all.
+	Depth uint64 `json:"depth,omitempty"`
 }
 
 // Limits bounds a session; zero = no limit.
@@ -83,6 +109,9 @@ type Session struct {
 	Stop *StopState `json:"stop,omitempty"`
 	// Exit is how the last instance ended.
 	Exit *Exit `json:"exit,omitempty"`
+	// Preparation is how far the filling of the workspace has come; absent where
+	// there is nothing to fill it with.
+	Preparation *Preparation `json:"preparation,omitempty"`
 	// Deleting is set while a deletion is under way (operators' explain only).
 	Deleting *DeleteState `json:"deleting,omitempty"`
 	// Problem is one line on what is wrong, empty = nothing.
@@ -92,6 +121,23 @@ type Session struct {
 	LastEvent      string    `json:"last_event"`
 	ReservedBytes  uint64    `json:"reserved_bytes,omitempty"`
 	ReservedInodes uint64    `json:"reserved_inodes,omitempty"`
+}
+
+// Preparation is how far the filling of a workspace has come.
+type Preparation struct {
+	// Finished: the workspace is ready for the agent, and is not filled again.
+	Finished bool `json:"finished"`
+	// Done is how many steps have ended well.
+	Done int `json:"done"`
+	// Step is the one that has ended last: workspace (the directory was made), copy,
+	// clone, checkout, or setup, of which it is the Number-th. Failure is a word for
+	// why it failed, with the Code or Signal of its program.
+	Step        string  `json:"step,omitempty"`
+	Number      int     `json:"number,omitempty"`
+	Failure     string  `json:"failure,omitempty"`
+	Code        int     `json:"code,omitempty"`
+	Signal      int     `json:"signal,omitempty"`
+	TookSeconds float64 `json:"took_seconds,omitempty"`
 }
 
 // StopState is an owed stop.

@@ -29,6 +29,7 @@ var subdirs = []struct {
 	{sessionsName, privateMode},
 	{workspacesName, passMode},
 	{trashName, privateMode},
+	{cacheName, privateMode},
 }
 
 // Errors of Open; match with errors.Is.
@@ -53,7 +54,7 @@ type Dir struct {
 
 // Open opens the state directory dir, an absolute path, and makes what is
 // missing of it: the directory itself (0711, with parents 0755), journal,
-// sessions, trash (0700), workspaces (0711) and host.json with a new host id.
+// sessions, trash, cache (0700), workspaces (0711) and host.json with a new host id.
 // The lock comes first: whoever does not get it has changed nothing but the
 // mode of an empty directory. It is held until Close or the process's end.
 //

@@ -17,6 +17,7 @@ const (
 	workspacesName = "workspaces"
 	trashName      = "trash"
 	salvagesName   = "salvage"
+	cacheName      = "cache"
 )
 
 // Layout says where things are in a state directory. It is a value without
@@ -57,6 +58,10 @@ func (l Layout) Sessions() string { return filepath.Join(l.path, sessionsName) }
 // Workspaces returns the directory that holds the workspaces that berth makes,
 // unless the configuration names another.
 func (l Layout) Workspaces() string { return filepath.Join(l.path, workspacesName) }
+
+// Cache returns the directory of what can be had again at the cost of time. Nobody
+// but the daemon gets into it.
+func (l Layout) Cache() string { return filepath.Join(l.path, cacheName) }
 
 // SessionDir returns the directory of what is kept of session id, beside its
 // workspace. For an id that SafeName refuses it is a path that is never made.

@@ -123,6 +123,10 @@ func notes(v *engine.View) []string {
 	case v.State.Owned() && v.Link == nil:
 		note("the wrapper is not connected (%s)", orNone(string(v.Adoption)))
 	}
+	if p := v.Lease.Preparation; p != nil && p.Failure != "" {
+		note("the workspace is not prepared: step %q failed (%s); the next start tries it again, %s has what it printed",
+			p.Step, p.Failure, "prepare.log in the generation's directory")
+	}
 	if v.Spec == nil {
 		note("the specification cannot be read: the session can be stopped and deleted, not started")
 	}
@@ -153,6 +157,7 @@ func specOf(s *record.Spec) *rpc.SessionSpec {
 			Processes: s.MaxProcesses, MemoryBytes: s.MaxMemoryBytes,
 			CPUPercent: s.MaxCPUPercent, OpenFiles: s.MaxOpenFiles,
 		},
+		Source: shownSource(s.Source), Setup: s.Setup, Pinned: s.Pinned,
 	}
 	if s.Grace >= 0 {
 		seconds := s.Grace.Seconds()

@@ -256,7 +256,7 @@ func sessionOf(v *engine.View) rpc.Session {
 		Instance: v.State.Instance.ID, Generation: v.State.Instance.Generation,
 		Workspace: l.Workspace, Adoption: string(v.Adoption), Problem: v.Problem,
 		LastChange: l.Wall, LastEvent: l.Event, ReservedBytes: l.ReservedBytes, ReservedInodes: l.ReservedInodes,
-		Exit: exitOf(l.Exit), Deleting: deletingOf(l),
+		Exit: exitOf(l.Exit), Deleting: deletingOf(l), Preparation: preparationOf(v),
 	}
 	if v.Spec != nil {
 		s.Provider, s.Command, s.Terminal = v.Spec.Provider, v.Spec.Command, v.Spec.Terminal

@@ -141,6 +141,7 @@ func (a *API) spec(session string, owner Owner, in *rpc.SessionSpec) (*record.Sp
 		ReserveBytes: defaults.ReserveBytes, ReserveInodes: defaults.ReserveInodes,
 		MaxProcesses: in.Limits.Processes, MaxMemoryBytes: in.Limits.MemoryBytes,
 		MaxCPUPercent: in.Limits.CPUPercent, MaxOpenFiles: in.Limits.OpenFiles,
+		Source: sourceOf(in.Source), Setup: in.Setup, Pinned: in.Pinned,
 	}
 	if in.Terminal && in.Rows == 0 && in.Cols == 0 {
 		out.Rows, out.Cols = 24, 80
@@ -244,7 +245,7 @@ func validate(in *rpc.SessionSpec) error {
 	if !in.Terminal && (in.Rows != 0 || in.Cols != 0) {
 		return invalid("spec.rows, spec.cols: the session has no terminal")
 	}
-	return nil
+	return validateSource(in)
 }
 
 // digest is the hex SHA-256 of a value's JSON, which for structs is canonical.

@@ -1,8 +1,8 @@
-// Package appraise finds out for the daemon what a workspace holds that its
-// deletion would lose, and saves that. It runs berth-workspace for it: as the
-// session's user, in a cgroup of its own that is killed afterwards, within a
-// bound, with the end of the daemon as its own end. The daemon itself never
-// reads what an agent has written.
+// Package appraise has berth-workspace work on workspaces for the daemon: it finds
+// out what a workspace holds that its deletion would lose, saves that, and fills a
+// new one step by step. The program runs as the session's user, in a cgroup of its
+// own that is killed afterwards, within a bound, with the end of the daemon as its
+// own end. The daemon itself never reads what an agent has written.
 package appraise
 
 import (
@@ -31,10 +31,13 @@ const (
 	graceBound = 5 * time.Second
 	// atOnce is how many programs run at a time for one user: they read whole
 	// trees, and a user whose repositories hang holds up nobody else.
-	atOnce    = 2
-	maxReport = 1 << 20
-	maxStderr = 4 << 10
-	cgroupDir = "appraise-" // no leaf of a session: see cgroupfs.ParseLeafName
+	atOnce         = 2
+	preparedAtOnce = 4
+	maxReport      = 1 << 20
+	maxStderr      = 4 << 10
+	// No leaves of sessions: see cgroupfs.ParseLeafName.
+	lookDir    = "appraise-"
+	prepareDir = "prepare-"
 )
 
 // Options is what an Appraiser needs.
@@ -45,31 +48,49 @@ type Options struct {
 	Dir     *statefs.Dir
 	// KeepFree is how many bytes a salvage leaves free in the state directory.
 	KeepFree uint64
-	Logger   hclog.Logger
+	// StepLimit bounds one step of a preparation, StepQuiet the time that it may
+	// print nothing.
+	StepLimit, StepQuiet time.Duration
+	// Cache: objects of clones are kept for the next clone of the same.
+	Cache  bool
+	Logger hclog.Logger
 }
 
 // Appraiser runs berth-workspace. It is safe for concurrent use.
 type Appraiser struct {
 	opts Options
 	left []string // cgroups of an earlier daemon's runs
+	// keeping is full while objects of a clone are being kept.
+	keeping chan struct{}
 
 	mu    sync.Mutex
-	slots map[uint32]chan struct{} // by user
+	slots map[slotKey]chan struct{}
+}
+
+// slotKey is whose programs, and of which sort, share a bound.
+type slotKey struct {
+	uid     uint32
+	prepare bool
 }
 
 // New returns an Appraiser and notes what an earlier daemon has left; see Sweep.
 func New(opts Options) *Appraiser {
-	return &Appraiser{opts: opts, left: leftovers(&opts), slots: map[uint32]chan struct{}{}}
+	return &Appraiser{opts: opts, left: leftovers(&opts), slots: map[slotKey]chan struct{}{}, keeping: make(chan struct{}, 1)}
 }
 
-// slot is the user's tokens.
-func (a *Appraiser) slot(uid uint32) chan struct{} {
+// slot is the user's tokens. What takes minutes does not hold up what is asked for
+// by somebody who waits.
+func (a *Appraiser) slot(key slotKey) chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.slots[uid] == nil {
-		a.slots[uid] = make(chan struct{}, atOnce)
+	if a.slots[key] == nil {
+		n := atOnce
+		if key.prepare {
+			n = preparedAtOnce
+		}
+		a.slots[key] = make(chan struct{}, n)
 	}
-	return a.slots[uid]
+	return a.slots[key]
 }
 
 // Subject is the workspace of a session.
@@ -119,19 +140,34 @@ func (a *Appraiser) Salvage(ctx context.Context, s Subject, name string) (path s
 
 // run runs the program once and returns its report.
 func (a *Appraiser) run(ctx context.Context, s Subject, req workspace.Request) (*workspace.Report, error) {
-	slot := a.slot(s.UID)
+	return a.runIn(ctx, s, req, room{key: slotKey{uid: s.UID}, cgroup: lookDir})
+}
+
+// room is where a program runs, beside what all of them have.
+type room struct {
+	key    slotKey
+	cgroup string // the beginning of its cgroup's name
+	limits cgroupfs.Limits
+	files  []*os.File // from descriptor 3 on
+	// gently: the end of its input ends the program, which then ends what it has
+	// started in other process groups.
+	gently bool
+}
+
+func (a *Appraiser) runIn(ctx context.Context, s Subject, req workspace.Request, in room) (*workspace.Report, error) {
+	slot := a.slot(in.key)
 	select {
 	case slot <- struct{}{}:
 		defer func() { <-slot }()
 	case <-ctx.Done():
-		return nil, fmt.Errorf("waiting to look at workspaces: %w", ctx.Err())
+		return nil, fmt.Errorf("waiting to work on workspaces: %w", ctx.Err())
 	}
-	program, err := os.Open(a.opts.Program)
+	program, err := a.program()
 	if err != nil {
-		return nil, fmt.Errorf("opening the program that looks at workspaces: %w", err)
+		return nil, fmt.Errorf("opening the program that works on workspaces: %w", err)
 	}
-	defer program.Close()
-	leaf, cgroup, err := a.leaf(s.Session)
+	defer unix.Close(program)
+	leaf, cgroup, err := a.leaf(in.cgroup, s.Session, in.limits)
 	if err != nil {
 		return nil, err
 	}
@@ -140,14 +176,27 @@ func (a *Appraiser) run(ctx context.Context, s Subject, req workspace.Request) (
 		defer cgroup.Close()
 	}
 	// By descriptor: the user need not reach the directory that the program is in.
-	cmd := exec.CommandContext(ctx, fmt.Sprintf("/proc/self/fd/%d", program.Fd()))
+	cmd := exec.CommandContext(ctx, fmt.Sprintf("/proc/self/fd/%d", program))
 	cmd.Args = []string{"berth-workspace"}
 	cmd.Dir, cmd.Env = "/", []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
 	cmd.SysProcAttr = a.attributes(s, cgroup)
+	cmd.ExtraFiles = in.files
 	cmd.WaitDelay = graceBound
 	// With all that it has started: there may be no cgroup that tells.
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
-	return converse(cmd, req)
+	return converse(cmd, req, in.gently)
+}
+
+// program opens the program at a number that no descriptor of the child gets
+// before it is executed.
+func (a *Appraiser) program() (int, error) {
+	const above = 64
+	fd, err := unix.Open(a.opts.Program, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(fd)
+	return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, above)
 }
 
 // attributes make the program the session's user, in its own session and cgroup.
@@ -164,7 +213,7 @@ func (a *Appraiser) attributes(s Subject, cgroup *os.File) *syscall.SysProcAttr 
 
 // converse sends the request and keeps the program's input open until it has
 // answered: its end would be the program's.
-func converse(cmd *exec.Cmd, req workspace.Request) (*workspace.Report, error) {
+func converse(cmd *exec.Cmd, req workspace.Request, gently bool) (*workspace.Report, error) {
 	body, err := json.Marshal(req)
 	if err != nil {
 		return nil, err
@@ -173,16 +222,19 @@ func converse(cmd *exec.Cmd, req workspace.Request) (*workspace.Report, error) {
 	if err != nil {
 		return nil, err
 	}
+	if gently {
+		cmd.Cancel = in.Close
+	}
 	out, diagnostics := workspace.Head{Limit: maxReport}, workspace.Head{Limit: maxStderr}
 	cmd.Stdout, cmd.Stderr = &out, &diagnostics
 	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("starting the program that looks at workspaces: %w", err)
+		return nil, fmt.Errorf("starting the program that works on workspaces: %w", err)
 	}
 	_, writeErr := in.Write(append(body, '\n'))
 	err = errors.Join(writeErr, cmd.Wait())
 	in.Close() // Wait has closed it already
 	if err != nil {
-		return nil, fmt.Errorf("looking at the workspace: %w%s", err, prefixed(diagnostics.Text))
+		return nil, fmt.Errorf("working on the workspace: %w%s", err, prefixed(diagnostics.Text))
 	}
 	var report workspace.Report
 	if err := json.Unmarshal(out.Text, &report); err != nil {

@@ -50,6 +50,7 @@ type Config struct {
 	Sessions   Sessions   `toml:"sessions"`
 	Stop       Stop       `toml:"stop"`
 	Wrapper    Wrapper    `toml:"wrapper"`
+	Workspaces Workspaces `toml:"workspaces"`
 	Capacity   Capacity   `toml:"capacity"`
 	Keep       Keep       `toml:"keep"`
 	Log        Log        `toml:"log"`
@@ -105,6 +106,15 @@ type Wrapper struct {
 	SpoolFileBytes  int64    `toml:"spool_file_bytes"`
 	SpoolFiles      int      `toml:"spool_files"`
 	DrainTimeout    Duration `toml:"drain_timeout"`
+}
+
+// Workspaces is how they are filled.
+type Workspaces struct {
+	// StepLimit bounds a step, StepQuiet the time that it may print nothing.
+	StepLimit Duration `toml:"step_limit"`
+	StepQuiet Duration `toml:"step_quiet"`
+	// CloneCache keeps the objects of clones for later ones.
+	CloneCache bool `toml:"clone_cache"`
 }
 
 // Capacity is the marks of the disk.
@@ -173,7 +183,8 @@ func Default() Config {
 			ReconnectWindow: Duration(90 * time.Second), RelistEvery: Duration(10 * time.Second),
 			SpoolFileBytes: 4 << 20, SpoolFiles: 4, DrainTimeout: Duration(2 * time.Second),
 		},
-		Capacity: Capacity{LowBytes: 2 << 30, LowPercent: 5, LowInodePercent: 5, StateLowBytes: 64 << 20},
+		Workspaces: Workspaces{StepLimit: Duration(8 * time.Minute), StepQuiet: Duration(5 * time.Minute), CloneCache: true},
+		Capacity:   Capacity{LowBytes: 2 << 30, LowPercent: 5, LowInodePercent: 5, StateLowBytes: 64 << 20},
 		Keep: Keep{
 			Tombstones: Duration(30 * 24 * time.Hour), Operations: Duration(30 * 24 * time.Hour),
 			Salvages:    Duration(90 * 24 * time.Hour),
@@ -288,6 +299,7 @@ func (c *Config) Validate() error {
 		bad("leaves = %q: must be auto, scope or subtree", c.Leaves)
 	}
 	for key, d := range map[string]Duration{
+		"workspaces.step_limit": c.Workspaces.StepLimit, "workspaces.step_quiet": c.Workspaces.StepQuiet,
 		"sessions.startup_timeout": c.Sessions.StartupTimeout, "stop.attempt_deadline": c.Stop.AttemptDeadline,
 		"wrapper.heartbeat_every": c.Wrapper.HeartbeatEvery, "wrapper.lost_after": c.Wrapper.LostAfter,
 		"wrapper.reconnect_window": c.Wrapper.ReconnectWindow, "wrapper.relist_every": c.Wrapper.RelistEvery,

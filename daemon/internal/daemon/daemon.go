@@ -178,7 +178,9 @@ func (d *Daemon) build(started time.Time) (err error) {
 	})
 	d.works = appraise.New(appraise.Options{
 		Program: d.cfg.WorkspacePath(), UID: uint32(os.Geteuid()), Tree: d.trees.Subtree(), Dir: d.dir,
-		KeepFree: d.cfg.Capacity.StateLowBytes, Logger: d.log.Named("appraise"),
+		KeepFree:  d.cfg.Capacity.StateLowBytes,
+		StepLimit: d.cfg.Workspaces.StepLimit.D(), StepQuiet: d.cfg.Workspaces.StepQuiet.D(), Cache: d.cfg.Workspaces.CloneCache,
+		Logger: d.log.Named("appraise"),
 	})
 	d.host = d.effects()
 	d.engine = engine.New(d.engineOptions(), d.loaded)

@@ -23,6 +23,9 @@ func (h *Host) Delete(ctx context.Context, p engine.DeletePlan) (engine.DeleteRe
 	if report.Verdict != evidence.Absent {
 		return engine.DeleteResult{}, fmt.Errorf("proving absence before deleting files: %s", report.Reason)
 	}
+	if err := h.opts.Appraiser.Fence(ctx, p.Session); err != nil {
+		return engine.DeleteResult{}, fmt.Errorf("proving absence before deleting files: %w", err)
+	}
 	result := engine.DeleteResult{Report: report, Trash: trashName(p.Session, p.Lease.NextGeneration)}
 	if p.Step == "trash" {
 		var err error

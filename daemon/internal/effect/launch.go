@@ -36,7 +36,7 @@ func (h *Host) Launch(ctx context.Context, p engine.LaunchPlan) error {
 	var at berth
 	both, bothCtx := errgroup.WithContext(ctx)
 	both.Go(func() (err error) {
-		if err = h.workspace(p); err != nil {
+		if err = h.workspace(bothCtx, p, dir); err != nil {
 			return err
 		}
 		recipe, err = h.prepare(bothCtx, p)
@@ -107,22 +107,17 @@ func (h *Host) park(ctx context.Context, p engine.LaunchPlan, dir string) (berth
 	return at, nil
 }
 
-// workspace makes the session's directory on its first use, and refuses one
-// that was there before and is missing: it is never silently made anew.
-func (h *Host) workspace(p engine.LaunchPlan) error {
-	path := p.Lease.Workspace
-	if p.FirstUse {
-		if _, err := statefs.MakeWorkspace(h.opts.Dir.Workspaces(), p.Key.Session, p.Lease.UID, p.Lease.GID); err != nil {
-			return unusable(fmt.Errorf("making workspace %q: %w", path, err))
-		}
-		return nil
+// workspace makes the session's directory on its first use and fills it, and
+// refuses one that was there before and is missing.
+func (h *Host) workspace(ctx context.Context, p engine.LaunchPlan, dir string) error {
+	if prep := p.Lease.Preparation; prep != nil && !prep.Finished {
+		return h.fill(ctx, p, dir)
 	}
-	info, err := os.Stat(path)
-	if err != nil || !info.IsDir() {
-		return &engine.Refusal{
-			Code:    engine.Code(rpc.CodeWorkspaceMissing),
-			Message: fmt.Sprintf("workspace %q of session %q is missing; nothing was started", path, p.Key.Session),
-		}
+	if !p.FirstUse {
+		return present(p)
+	}
+	if _, err := statefs.MakeWorkspace(h.opts.Dir.Workspaces(), p.Key.Session, p.Lease.UID, p.Lease.GID); err != nil {
+		return unusable(fmt.Errorf("making workspace %q: %w", p.Lease.Workspace, err))
 	}
 	return nil
 }

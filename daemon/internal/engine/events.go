@@ -48,6 +48,9 @@ func leaseEvent(l *record.Lease) Event {
 	if l.Stop != nil {
 		ev.Reason, ev.By, ev.Detail = l.Stop.Reason, l.Stop.By, cmp.Or(l.Stop.LastError, l.Stop.Why)
 	}
+	if l.Event == "workspace_step" && l.Preparation != nil {
+		ev.Reason, ev.Detail = l.Preparation.Step, stepText(l.Preparation)
+	}
 	if l.State == "vacant" {
 		ev.Exit, ev.Ended = l.Exit, l.Exit != nil && l.Event == lease.OwnedAbsent.String()
 	}

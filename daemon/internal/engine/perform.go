@@ -57,6 +57,7 @@ func (e *Engine) vacate(s *session) {
 func (e *Engine) startLaunch(s *session, effect lease.Effect) {
 	key := WrapperKey{s.id, effect.Instance.ID, effect.Instance.Generation}
 	plan := LaunchPlan{Key: key, Lease: s.lease, Spec: *s.spec, Token: s.token, FirstUse: s.firstUse}
+	plan.Stepped = func(ctx context.Context, r StepResult) error { return e.stepped(ctx, key, r) }
 	s.token = ""
 	w := &work{id: key.Instance, done: make(chan struct{})}
 	w.cancel = e.effect(effect.Deadline-e.opts.Now(), func(ctx context.Context) {

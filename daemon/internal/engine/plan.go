@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"time"
 
 	"github.com/berthd/berth/daemon/internal/evidence"
@@ -17,6 +18,27 @@ type LaunchPlan struct {
 	// FirstUse says that berth has not made the session's workspace before; a
 	// workspace that was made before and is missing refuses the start.
 	FirstUse bool
+	// Stepped puts the end of one step of filling the workspace on disk. The next
+	// one, and the go of the wrapper, wait for it.
+	Stepped func(ctx context.Context, r StepResult) error
+}
+
+// StepResult is how one step of filling a workspace has ended. The steps, in their
+// order, follow from the specification.
+type StepResult struct {
+	// Step is workspace, copy, clone, checkout or setup, of which it is the
+	// Number-th, from 1.
+	Step   string
+	Number int
+	// Failure is one of a closed set of words, empty when all went well; Code and
+	// Signal are of the program's end.
+	Failure      string
+	Code, Signal int
+	Took         time.Duration
+	// Last: nothing comes after it.
+	Last bool
+	// From is the session that had the workspace before, where another is named.
+	From string
 }
 
 // StopPlan is one stop attempt.

@@ -183,7 +183,8 @@ func (e *Engine) install(l *Loaded) {
 			s.lease = record.Lease{
 				Session: id, UID: from.lease.UID, GID: from.lease.GID, Wrapper: from.lease.Wrapper,
 				Workspace: from.lease.Workspace, WorkspaceMade: from.lease.WorkspaceMade,
-				Deletion: from.lease.Deletion, Unreadable: "the lease cannot be read: " + from.broken,
+				Preparation: from.lease.Preparation,
+				Deletion:    from.lease.Deletion, Unreadable: "the lease cannot be read: " + from.broken,
 			}
 			e.findWorkspace(&s.lease, s.spec)
 			s.state = lease.Unreadable(max(from.next, from.state.NextGeneration))

@@ -252,6 +252,9 @@ func (t *tx) allocate(d *draft, key opKey, req *StartRequest, reply func(Started
 func (t *tx) plan(d *draft, spec *record.Spec, device uint64) {
 	d.token = t.e.opts.NewID()
 	d.fresh = spec.Workspace == "" && !d.lease.WorkspaceMade
+	if d.lease.Preparation == nil && prepares(spec) {
+		d.lease.Preparation = &record.Preparation{}
+	}
 	d.lease.ReservedBytes, d.lease.ReservedInodes = spec.ReserveBytes, spec.ReserveInodes
 	d.lease.ReservedDevice = device
 }

@@ -1,6 +1,7 @@
-// Package workspace is the program berth-workspace: it looks into a session's
-// workspace, as the session's user and inside a cgroup of its own, and says what
-// would be lost with it, or saves that.
+// Package workspace is the program berth-workspace: it works on a session's
+// workspace as the session's user and inside a cgroup of its own. It says what
+// would be lost with the workspace, or saves that; and it does one step of
+// filling a new one: copy, clone, checkout, or a setup command.
 //
 // An agent has written what is read here, repositories with their configuration
 // included: git runs with hooks, filters, file system monitors, pagers and

@@ -10,6 +10,12 @@ import (
 const (
 	VerbInspect = "inspect"
 	VerbSalvage = "salvage"
+	// The steps of a preparation.
+	VerbClaim    = "workspace" // finds out who has prepared the workspace before
+	VerbCopy     = "copy"
+	VerbClone    = "clone"
+	VerbCheckout = "checkout"
+	VerbSetup    = "setup"
 )
 
 // Request is what the program reads, as one JSON object, from standard input.
@@ -24,6 +30,8 @@ type Request struct {
 	KeepFree uint64 `json:"keep_free,omitempty"`
 	// Seconds bounds the work.
 	Seconds int `json:"seconds"`
+	// Step is what a step of a preparation needs, nil for other verbs.
+	Step *Step `json:"step,omitempty"`
 }
 
 // Kind says what sort of work a Finding is.
@@ -71,6 +79,8 @@ type Report struct {
 	Saved []string `json:"saved,omitempty"`
 	// Error is why the verb could not be done.
 	Error string `json:"error,omitempty"`
+	// End is how a step of a preparation has ended.
+	End *End `json:"end,omitempty"`
 }
 
 // Clean says that nothing would be lost, as far as everything could be seen.

@@ -17,14 +17,15 @@ import (
 // Report to out and returns the exit code. It ends at once when in does.
 func Run(in io.Reader, out io.Writer) int {
 	var req Request
-	dec := json.NewDecoder(io.LimitReader(in, 64<<10))
+	dec := json.NewDecoder(io.LimitReader(in, maxRequest))
 	if err := dec.Decode(&req); err != nil {
 		fmt.Fprintln(os.Stderr, "berth-workspace: reading the request:", err)
 		return 2
 	}
 	go func() { // ends with the process
 		_, _ = io.Copy(io.Discard, in)
-		// The daemon is gone, and whoever comes next begins anew: end, with git.
+		// The daemon is gone, or wants no more: end, with everything that runs here.
+		running.killAll()
 		_ = unix.Kill(0, unix.SIGKILL)
 	}()
 	report, err := do(&req)
@@ -45,11 +46,16 @@ func do(req *Request) (*Report, error) {
 	if !filepath.IsAbs(req.Root) || req.Seconds <= 0 {
 		return nil, errors.New("the request names no workspace or no time")
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(req.Seconds)*time.Second)
+	defer cancel()
+	if req.Step != nil {
+		ctx, stop := keepFree(ctx, req.Root, req.KeepFree)
+		defer stop()
+		return &Report{End: prepare(ctx, req)}, nil
+	}
 	if err := confine(); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(req.Seconds)*time.Second)
-	defer cancel()
 	switch req.Verb {
 	case VerbInspect:
 		return Inspect(ctx, req.Root)
@@ -75,7 +81,7 @@ func keepFree(ctx context.Context, dir string, least uint64) (context.Context, c
 		if err := unix.Statfs(dir, &st); err != nil {
 			cancel(fmt.Errorf("looking for room: %w", err))
 		} else if free := st.Bavail * uint64(st.Frsize); free < least {
-			cancel(fmt.Errorf("%d bytes are free and %d must stay free", free, least))
+			cancel(fmt.Errorf("%w: %d bytes are free and %d must stay free", errNoRoom, free, least))
 		}
 	}
 	look()
@@ -93,6 +99,9 @@ func keepFree(ctx context.Context, dir string, least uint64) (context.Context, c
 	}()
 	return ctx, func() { cancel(nil) }
 }
+
+// maxRequest bounds a Request; a specification has 64 KiB at most.
+const maxRequest = 1 << 20
 
 // roomEvery is how often the room is looked at: a disk writes some hundred
 // megabytes meanwhile.

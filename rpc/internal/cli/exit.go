@@ -170,6 +170,7 @@ var hints = map[rpc.Code]string{
 	rpc.CodeCleanupPending:     "berthctl stop %s --wait, or berthctl explain %[1]s to see what is still alive",
 	rpc.CodeWorkspaceInUse:     "another --workspace, or berthctl list to see who has it",
 	rpc.CodeWorkspaceMissing:   "make the directory, or leave --workspace out",
+	rpc.CodeUnprepared:         "what the step printed is in the file that the message names; when its cause is mended, start the session again: it goes on where it was",
 	rpc.CodeDirty:              "commit and push what you want to keep, or add --salvage to save it on the host, or --discard to lose it",
 	rpc.CodeCapacityRejected:   "berthctl capacity, then berthctl delete what is no longer needed",
 	rpc.CodeCapacityUnknown:    "berthctl capacity (the file system could not be measured)",

@@ -21,6 +21,12 @@ import (
 type specFlags struct {
 	env              []string
 	workspace        string
+	copyOf, clone    string
+	branch           string
+	workBranch       string
+	depth            uint64
+	setup            []string
+	pin              bool
 	provider         string
 	terminal         bool
 	rows, cols       uint16
@@ -41,6 +47,13 @@ func (s *specFlags) register(cmd *cobra.Command) {
 	f := pflag.NewFlagSet("spec", pflag.ContinueOnError)
 	f.StringArrayVarP(&s.env, "env", "e", nil, "add NAME=value to the agent's environment (NAME alone: its value here); no secrets")
 	f.StringVarP(&s.workspace, "workspace", "w", "", "an existing directory to work in (default: an empty one that berth makes and deletes with the session)")
+	f.StringVar(&s.copyOf, "copy", "", "fill the workspace with a copy of this directory")
+	f.StringVar(&s.clone, "clone", "", "fill the workspace with a clone of this git repository, a URL or a path")
+	f.StringVar(&s.branch, "branch", "", "with --clone: the branch or tag to check out (default: the repository's choice)")
+	f.StringVar(&s.workBranch, "work-branch", "", "with --clone: a branch for the work, made if the repository has none of that name")
+	f.Uint64Var(&s.depth, "depth", 0, "with --clone: how many commits of the history to fetch (default: all)")
+	f.StringArrayVar(&s.setup, "setup", nil, "a shell command to run in the workspace before the first start; may be given several times")
+	f.BoolVar(&s.pin, "pin", false, "never reclaim the workspace when the disk is full")
 	f.StringVar(&s.provider, "provider", "", "the sandbox provider's kind (default: the first one that can do what is asked)")
 	f.BoolVarP(&s.terminal, "terminal", "t", false, "give the agent a terminal")
 	f.Uint16Var(&s.rows, "rows", 0, "rows of the terminal (default: this terminal's, else 24)")
@@ -59,6 +72,7 @@ func (s *specFlags) register(cmd *cobra.Command) {
 	s.set = cmd.Flags()
 	s.set.AddFlagSet(f)
 	cmd.MarkFlagDirname("workspace")
+	cmd.MarkFlagDirname("copy")
 }
 
 // request makes the request; command may be empty when no other flag asks for
@@ -114,6 +128,10 @@ func (s *specFlags) spec(command []string) (rpc.SessionSpec, error) {
 		}
 		spec.Workspace = dir
 	}
+	spec.Setup, spec.Pinned = s.setup, s.pin
+	if err := s.source(&spec); err != nil {
+		return spec, err
+	}
 	if s.set.Changed("grace") {
 		if s.grace < 0 {
 			return spec, usagef("--grace %s is negative", s.grace)
@@ -130,6 +148,30 @@ func (s *specFlags) spec(command []string) (rpc.SessionSpec, error) {
 		spec.ReserveInodes = &n
 	}
 	return spec, nil
+}
+
+// source says what the workspace is filled from; a path of this machine is made
+// absolute.
+func (s *specFlags) source(spec *rpc.SessionSpec) (err error) {
+	if s.copyOf == "" && s.clone == "" {
+		if s.branch != "" || s.workBranch != "" || s.depth != 0 {
+			return usagef("--branch, --work-branch and --depth are for --clone")
+		}
+		return nil
+	}
+	out := &rpc.Source{Copy: s.copyOf, Clone: s.clone, Branch: s.branch, WorkBranch: s.workBranch, Depth: s.depth}
+	if out.Copy != "" {
+		if out.Copy, err = filepath.Abs(out.Copy); err != nil {
+			return fmt.Errorf("finding the directory to copy: %w", err)
+		}
+	}
+	if _, err := os.Stat(out.Clone); err == nil { // as git tells a path from a URL
+		if out.Clone, err = filepath.Abs(out.Clone); err != nil {
+			return fmt.Errorf("finding the repository to clone: %w", err)
+		}
+	}
+	spec.Source = out
+	return nil
 }
 
 // bytesFlag is a number of bytes: 4096, 512MiB, 2G.

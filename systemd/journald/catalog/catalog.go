@@ -53,6 +53,7 @@ var messages = [...]Message{
 	{"deleted", "e9ba3a4d1778491593f339b11068b3c3", "info", "the session is deleted"},
 	{"released", "bac4322cdc954379b79bb30195eb2373", "info", "the sandbox is released"},
 	{"release_held_up", "a0bc911e9de24f9ab38b49f116ffad12", "warn", "the sandbox is not released yet"},
+	{"workspace_step", "cdd458dd699e48bd8e4334e9f91cfecc", "info", "a step of preparing the workspace has ended"},
 	{"gap", "9e9d86d97551437dba61c5936936a4f8", "warn", "events are missing here"},
 	{"daemon_started", "033536cf5dbe44ebbb5502c1e014b41c", "info", "serving"},
 	{"daemon_ended", "e18fd4077e3d4d858f44928f92025475", "info", "ending; wrappers live on"},
