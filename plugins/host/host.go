@@ -77,8 +77,8 @@ func (h *Host) Start(ctx context.Context) {
 	}
 }
 
-// Provider returns the provider of that kind. It waits, within ctx, until the
-// first start of its plugin has succeeded or failed. What it returns stays
+// Provider returns the provider of that kind. It waits, within ctx, until Start
+// was called and the first start of its plugin has succeeded or failed. What it returns stays
 // good over restarts of the plugin; every call through it is bounded by Bounds
 // and refused while the plugin is not running.
 //
@@ -92,14 +92,9 @@ func (h *Host) Provider(ctx context.Context, kind string) (sandbox.Provider, err
 			Reason: sandbox.NotConfigured, Message: fmt.Sprintf("no provider %q is configured", kind),
 		}
 	}
-	h.mu.Lock()
-	started := h.started
-	h.mu.Unlock()
-	if started {
-		select {
-		case <-s.settled:
-		case <-ctx.Done():
-		}
+	select {
+	case <-s.settled:
+	case <-ctx.Done():
 	}
 	if _, err := s.running(); err != nil {
 		return nil, err

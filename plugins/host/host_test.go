@@ -141,8 +141,11 @@ func TestUnknownKind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e := refused(t, h, "test"); e.Reason != sandbox.RuntimeNotRunning || h.Status()[0].State != Stopped {
-		t.Errorf("before Start: %#v, %+v", e, h.Status())
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err = h.Provider(ctx, "test") // before Start it waits, as long as the caller has time
+	if e, ok := errors.AsType[*sandbox.Error](err); !ok || e.Reason != sandbox.RuntimeNotRunning || h.Status()[0].State != Stopped {
+		t.Errorf("before Start: %v, %+v", err, h.Status())
 	}
 }
 

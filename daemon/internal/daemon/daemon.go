@@ -40,8 +40,8 @@ const (
 	// legacyDelay is when, after the start, wrappers of older software are
 	// looked for.
 	legacyDelay = 3 * time.Second
-	// lookBound bounds how long wrappers are kept waiting at start.
-	lookBound = 500 * time.Millisecond
+	// lookBound bounds how long everything else is kept waiting at start.
+	lookBound = 2 * time.Second
 	// selfTestBound bounds the proof that other processes can be read.
 	selfTestBound = 30 * time.Second
 	// shutdownBound bounds the end of what the operators' socket still serves.
@@ -254,11 +254,7 @@ func (d *Daemon) serve(ctx context.Context, started time.Time, reload <-chan os.
 	go d.exits()                                          // ends with the watcher
 	go func() { failures <- d.serveWrappers() }()         // ends with the listener
 	go func() { failures <- d.server.Serve(d.operators) }()
-	d.plugins.Start(engineCtx)
-	go d.prove(engineCtx) // bounded
-	go d.sweepTrash(engineCtx)
-	go d.ageSalvages(engineCtx, d.cfg.Keep.Salvages.D()) // ends with the context
-	go d.works.Sweep()                                   // bounded
+	go d.tend(engineCtx)
 	go d.announce(engineCtx)
 	go d.reloads(engineCtx, reload)
 	go d.watchdog(engineCtx, d.manager, d.passed.Watchdog)
@@ -280,14 +276,29 @@ func (d *Daemon) serve(ctx context.Context, started time.Time, reload <-chan os.
 }
 
 // serveWrappers lets wrappers call once those of an earlier daemon have been
-// looked at, which takes less than a tenth of a millisecond each. They wait in
-// the listener's queue meanwhile, for a bounded time.
+// looked at. They wait in the listener's queue meanwhile.
 func (d *Daemon) serveWrappers() error {
+	d.awaitLooks()
+	return d.links.Serve(d.wrappers)
+}
+
+// tend does what must not compete with those looks.
+func (d *Daemon) tend(ctx context.Context) {
+	d.awaitLooks()
+	d.plugins.Start(ctx)
+	go d.prove(ctx) // bounded
+	go d.sweepTrash(ctx)
+	go d.works.Sweep() // bounded
+	d.ageSalvages(ctx, d.cfg.Keep.Salvages.D())
+}
+
+// awaitLooks waits until every wrapper of an earlier daemon has been looked at,
+// which takes a tenth of a millisecond each, for a bounded time.
+func (d *Daemon) awaitLooks() {
 	select {
 	case <-d.engine.Looked():
 	case <-time.After(lookBound):
 	}
-	return d.links.Serve(d.wrappers)
 }
 
 func (d *Daemon) shutdown(stopEngine func(), engineDone <-chan error) error {

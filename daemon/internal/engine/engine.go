@@ -144,8 +144,9 @@ type Engine struct {
 	pauseUntil  time.Duration // the loop's own work rests until then
 	unsettled   int           // sessions whose adoption is under way
 	relisting   bool
-	queued      []func() // effects that start once the batch is published
-	inventory   bool     // the inventory is in
+	queued      []func()        // effects that start once the batch is published
+	silent      []silentWrapper // to be asked to call home then
+	inventory   bool            // the inventory is in
 	nextRelist  time.Duration
 	nextSweep   time.Duration // of ledger rows and tombstones
 	saving      bool          // a snapshot of the journal is being written

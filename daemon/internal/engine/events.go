@@ -76,9 +76,9 @@ type eventLog struct {
 	closed bool
 }
 
+// newEventLog takes events over.
 func newEventLog(keep int, events []Event, first uint64) *eventLog {
-	l := &eventLog{keep: keep, first: first, more: make(chan struct{})}
-	l.ring = append(l.ring, events...)
+	l := &eventLog{ring: events, keep: keep, first: first, more: make(chan struct{})}
 	l.trimLocked()
 	return l
 }

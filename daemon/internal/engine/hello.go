@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/berthd/berth/daemon/internal/lease"
 	"github.com/berthd/berth/daemon/internal/sys"
@@ -91,21 +92,65 @@ func (e *Engine) takeLink(s *session, h *Hello) {
 	if s.adoption != "" {
 		e.setAdoption(s, Adopted)
 	}
-	e.hold(s, h.Identity, false)
+	e.hold(s, h.Identity)
 }
 
 // hold watches the wrapper's process for its end.
-func (e *Engine) hold(s *session, id sys.Identity, poke bool) {
+func (e *Engine) hold(s *session, id sys.Identity) {
 	key := s.instance()
-	if s.heldFor == key && !poke {
+	if s.heldFor == key {
 		return
 	}
-	if err := e.opts.Effects.Hold(id, key, poke); err != nil {
+	if err := e.opts.Effects.Hold(id, key, false); err != nil {
 		// It has ended already, or cannot be watched: look at the witnesses.
 		s.lookAt = e.opts.Now()
 		return
 	}
 	s.heldFor = key
+}
+
+// silentWrapper is one that is there and has not called home.
+type silentWrapper struct {
+	id  sys.Identity
+	key WrapperKey
+}
+
+// poke has the wrapper's process watched and asked to call home, see callHome.
+func (e *Engine) poke(s *session, id sys.Identity) {
+	s.heldFor = s.instance()
+	e.silent = append(e.silent, silentWrapper{id, s.heldFor})
+}
+
+// callHome watches and asks those that poke has named. After a restart that is
+// every wrapper of the host, so it is an effect: what is known of them is
+// published first, and their hellos do not hold up the loop.
+func (e *Engine) callHome() {
+	silent := e.silent
+	if e.silent = nil; len(silent) == 0 {
+		return
+	}
+	e.effect(observeBound+time.Duration(len(silent))*10*time.Millisecond, func(context.Context) {
+		for _, w := range silent {
+			if err := e.opts.Effects.Hold(w.id, w.key, true); err != nil {
+				e.post(func(t *tx) { t.notHeld(w.key) })
+			}
+		}
+	})
+}
+
+// notHeld looks at the witnesses of a wrapper that has ended meanwhile, or that
+// cannot be watched.
+func (t *tx) notHeld(key WrapperKey) {
+	d := t.draft(key.Session)
+	if d == nil {
+		return
+	}
+	t.touch(key.Session)
+	t.then(func() {
+		if d.s.heldFor == key {
+			d.s.heldFor, d.s.lookAt = WrapperKey{}, t.now
+		}
+	})
 }
 
 // LinkDown tells that a wrapper's connection has ended. It is no verdict.

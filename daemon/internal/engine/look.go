@@ -114,10 +114,8 @@ func (e *Engine) lookAtAll(looks []*sighting, workers int, news func(*sighting) 
 		close(next)
 		wg.Wait()
 		e.post(func(t *tx) {
-			t.then(func() {
-				e.relisting = false
-				e.lookedOnce.Do(func() { close(e.looked) })
-			})
+			t.then(func() { e.relisting = false })
+			t.answer(func() { e.lookedOnce.Do(func() { close(e.looked) }) })
 			for _, look := range looks {
 				if news(look) {
 					t.observed(look)
@@ -216,7 +214,7 @@ func (t *tx) present(d *draft, look *sighting) {
 			e.setAdoption(s, Unknown)
 		}
 		if look.report.Wrapper != nil {
-			e.hold(s, *look.report.Wrapper, true)
+			e.poke(s, *look.report.Wrapper)
 		}
 		s.lookAt = t.now + e.opts.Settings.AdoptPatience
 	})

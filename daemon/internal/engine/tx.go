@@ -219,6 +219,7 @@ func (e *Engine) act(t *tx) {
 	}
 	e.stale.Add(t.stale)
 	e.publish(t)
+	e.callHome()
 	e.launchEffects()
 	for _, f := range t.replies {
 		f()
