@@ -11,6 +11,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 RACE := $(shell command -v $(firstword $(shell $(GO) env CC)) >/dev/null 2>&1 && echo -race)
 TESTFLAGS ?=
 ROUNDS ?= 200
+KILLS ?= 20
 
 .PHONY: help
 help: ## List the targets
@@ -65,8 +66,8 @@ test-packages: ## Build the packages, check them, and try them on a host with a 
 	BERTH_TEST_BIN=$(CURDIR)/dist/test $(GO) test -count=1 -timeout 8m -exec $(CURDIR)/$(BIN)/berth-box $(TESTFLAGS) ./packaging/smoke
 
 .PHONY: crash
-crash: build ## Kill the daemon at random moments under load, ROUNDS times (200)
-	$(GO) test $(RACE) -count=1 -timeout 60m -run TestCrash -v ./daemon/internal/daemontest -rounds $(ROUNDS)
+crash: build ## Kill the daemon at random moments under load, ROUNDS times (200), and KILLS times (20) at each step of a deletion
+	$(GO) test $(RACE) -count=1 -timeout 60m -run 'TestCrash|TestDeleteKilled' -v ./daemon/internal/daemontest -rounds $(ROUNDS) -kills $(KILLS)
 
 .PHONY: states
 states: ## Look for work in 200 random states of a git checkout, and save it

@@ -223,12 +223,17 @@ func (r *remover) note(err error, dir int, name string) {
 		r.failed = &MountedError{Path: filepath.Dir(path), MountPoint: path}
 		return
 	}
+	if err == unix.EPERM || err == unix.EACCES {
+		if lerr := locked(dir, name); lerr != nil {
+			r.failed = lerr
+			return
+		}
+	}
 	r.failed = fmt.Errorf("deleting %q: %w", path, err)
 }
 
 // unlockEntry takes away what forbids to delete name from dir or to enter it:
-// dir's and a directory's mode, dir's and the entry's attributes. It says
-// whether anything changed.
+// dir's and a directory's mode. It says whether anything changed.
 func unlockEntry(dir int, name string) bool {
 	changed := unlock(dir)
 	fd, err := openBeneath(dir, name, unix.O_PATH)
@@ -240,48 +245,78 @@ func unlockEntry(dir int, name string) bool {
 }
 
 // unlock gives the owner every permission on the open directory fd (O_PATH is
-// enough), and takes the immutable and append-only attributes (chattr(1))
-// from a directory or regular file. It says whether anything changed.
+// enough). It says whether anything changed. The immutable and append-only
+// attributes stay: only root can set them, so somebody who may forbid the
+// deletion has done so on purpose.
 func unlock(fd int) bool {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return false
 	}
-	kind, changed := st.Mode&unix.S_IFMT, false
-	if kind != unix.S_IFDIR && (kind != unix.S_IFREG || st.Nlink > 1) {
-		// Opening a device or a fifo has effects, and the attributes of a file
-		// with another name may be meant for that one.
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Mode&0o700 == 0o700 {
 		return false
 	}
-	// First the attributes: an immutable directory refuses a new mode. Reading
-	// them needs read permission, which the mode may lack.
-	changed = clearAttributes(fd)
-	if kind == unix.S_IFDIR && st.Mode&0o700 != 0o700 {
-		if unix.Chmod(procFD(fd), st.Mode&0o777|0o700) == nil {
-			changed = true
-			clearAttributes(fd)
-		}
-	}
-	return changed
+	return unix.Chmod(procFD(fd), st.Mode&0o777|0o700) == nil
 }
 
-// Inode flags, include/uapi/linux/fs.h.
+// LockedError refuses to delete what somebody has locked with an attribute
+// (chattr(1)). Whoever has set it takes it away; the deletion then goes on.
+type LockedError struct {
+	// Path is the file or directory that has the attribute.
+	Path string
+	// Attribute is "i" (immutable) or "a" (append-only).
+	Attribute string
+}
+
+// Error says what to do.
+func (e *LockedError) Error() string {
+	word := "immutable"
+	if e.Attribute == "a" {
+		word = "append-only"
+	}
+	return fmt.Sprintf("%q is %s, by an attribute that only root can set: \"chattr -%s\" lets the deletion go on", e.Path, word, e.Attribute)
+}
+
+// Is makes it what the kernel says of such a file.
+func (e *LockedError) Is(target error) bool { return target == unix.EPERM }
+
+// locked tells why name of the directory dir may not be deleted, nil when no
+// attribute is the reason. A file's own immutable attribute counts, and both
+// attributes of the directory that it is in.
+func locked(dir int, name string) error {
+	at, err := os.Readlink(procFD(dir))
+	if err != nil {
+		return nil
+	}
+	if fd, err := openBeneath(dir, name, unix.O_PATH); err == nil {
+		defer unix.Close(fd)
+		if a := attribute(fd); a != "" {
+			return &LockedError{Path: filepath.Join(at, name), Attribute: a}
+		}
+	}
+	if a := attribute(dir); a != "" {
+		return &LockedError{Path: at, Attribute: a}
+	}
+	return nil
+}
+
+// Attributes of statx(2), include/uapi/linux/stat.h.
 const (
-	fsImmutable = 0x10 // FS_IMMUTABLE_FL
-	fsAppend    = 0x20 // FS_APPEND_FL
+	statxImmutable = 0x10 // STATX_ATTR_IMMUTABLE
+	statxAppend    = 0x20 // STATX_ATTR_APPEND
 )
 
-// clearAttributes works by ioctl_iflags(2) on a descriptor of its own, since
-// fd may be O_PATH.
-func clearAttributes(fd int) bool {
-	f, err := os.OpenFile(procFD(fd), os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return false
+// attribute is the one of fd (O_PATH is enough) that forbids its deletion.
+func attribute(fd int) string {
+	var stx unix.Statx_t
+	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_TYPE, &stx); err != nil {
+		return ""
 	}
-	defer f.Close()
-	flags, err := unix.IoctlGetUint32(int(f.Fd()), unix.FS_IOC_GETFLAGS)
-	if err != nil || flags&(fsImmutable|fsAppend) == 0 {
-		return false
+	switch {
+	case stx.Attributes&statxImmutable != 0:
+		return "i"
+	case stx.Attributes&statxAppend != 0:
+		return "a"
 	}
-	return unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, int(flags&^(fsImmutable|fsAppend))) == nil
+	return ""
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -34,16 +35,18 @@ type MountedError struct {
 	// MountPoint is where the mount is, as the processes of its namespace see it.
 	MountPoint string
 	// PID is a process of the namespace that has the mount (its
-	// /proc/PID/mountinfo shows it); 0 = the daemon's own.
-	PID int
+	// /proc/PID/mountinfo shows it); 0 = the daemon's own. Holder is that
+	// process's name.
+	PID    int
+	Holder string
 }
 
 // Error names the mount and, for another namespace, a process in it.
 func (e *MountedError) Error() string {
 	if e.PID == 0 {
-		return fmt.Sprintf("%q has a mount at %q", e.Path, e.MountPoint)
+		return fmt.Sprintf("%q has a mount at %q, in the daemon's own mount namespace: \"umount\" lets the deletion go on", e.Path, e.MountPoint)
 	}
-	return fmt.Sprintf("%q has a mount at %q in the mount namespace of process %d", e.Path, e.MountPoint, e.PID)
+	return fmt.Sprintf("%q has a mount at %q, in the mount namespace of process %d (%s)", e.Path, e.MountPoint, e.PID, e.Holder)
 }
 
 // Trash takes trees out of the way by one rename and deletes them later. Its
@@ -200,6 +203,11 @@ func move(parent *os.File, base string, tree int, trash *os.File, name string) e
 		if unlock(tree) {
 			err = eintr(rename)
 		}
+		if err == unix.EPERM {
+			if lerr := locked(int(parent.Fd()), base); lerr != nil {
+				return lerr
+			}
+		}
 	}
 	if err == unix.EINVAL {
 		// A file system without RENAME_NOREPLACE. A plain rename replaces
@@ -236,10 +244,19 @@ func checkMountsIn(tree int, path string, others []namespaceMounts) error {
 	}
 	for _, ns := range others {
 		if e, ok := ns.table.below(at); ok {
-			return &MountedError{Path: path, MountPoint: e.point, PID: ns.pid}
+			return &MountedError{Path: path, MountPoint: e.point, PID: ns.pid, Holder: processName(ns.pid)}
 		}
 	}
 	return nil
+}
+
+// processName is what a process calls itself, for people.
+func processName(pid int) string {
+	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	if err != nil {
+		return "ended meanwhile"
+	}
+	return strings.TrimSpace(string(name))
 }
 
 // List returns the names of the trees in the trash, sorted, nil when there are
@@ -263,10 +280,10 @@ func (t *Trash) List() ([]string, error) {
 // was cancelled or cut off by a crash, and returns nil when nothing of that
 // name is left. Directories are entered under the rules of openat2's
 // RESOLVE_BENEATH, NO_SYMLINKS and NO_XDEV, links are deleted and not
-// followed, modes and attributes that forbid deletion are taken away, no new
-// space is needed. Errors: ctx's; *MountedError; ErrName; else the operating
-// system's for the first thing that could not be deleted, after everything
-// else was.
+// followed, modes that forbid deletion are taken away, attributes (chattr(1))
+// that do are not, no new space is needed. Errors: ctx's; *MountedError;
+// *LockedError; ErrName; else the operating system's for the first thing that
+// could not be deleted, after everything else was.
 func (t *Trash) Purge(ctx context.Context, name string) error {
 	if !safeName(name, maxTrashName) {
 		return fmt.Errorf("purging %q from the trash: %w", name, ErrName)

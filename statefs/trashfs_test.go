@@ -328,8 +328,8 @@ func TestHelperEmpty(t *testing.T) {
 	}
 }
 
-// Files and directories that forbid their deletion: immutable and append-only
-// ones. A file with another name elsewhere is not unlocked.
+// What root has made immutable or append-only is not deleted, anything else
+// is; once the attribute is taken away, the deletion goes on.
 func TestPurgeAttributes(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
@@ -338,33 +338,37 @@ func TestPurgeAttributes(t *testing.T) {
 	}
 	d := newState(t, "")
 	ws := workspace(t, d.Workspaces(), "s1")
-	if out, err := exec.Command("chattr", "+i", filepath.Join(ws, "README")).CombinedOutput(); err != nil {
+	if out, err := exec.Command("chattr", "+i", ws).CombinedOutput(); err != nil {
 		t.Skipf("needs a file system with attributes: %s", out)
 	}
-	run(t, "chattr", "+a", filepath.Join(ws, ".git", "HEAD"))
-	run(t, "chattr", "+i", filepath.Join(ws, "src", "a", "b"))
-	run(t, "chattr", "+a", filepath.Join(ws, "src"))
-	run(t, "chattr", "+i", ws)
-	mustPut(t, d, ws, "n")
-	mustPurge(t, d, "n")
-	wantList(t, d)
+	wantLocked(t, d.Trash().Put(context.Background(), ws, "n"), ws, "i")
+	run(t, "chattr", "-i", ws)
+	tree := filepath.Join(d.Path(), "trash", "n")
+	for _, c := range []struct{ path, attribute string }{
+		{"README", "i"}, {".git/HEAD", "a"}, {"src/a/b", "i"}, {"src", "a"},
+	} {
+		run(t, "chattr", "+"+c.attribute, filepath.Join(ws, c.path))
+		mustPut(t, d, ws, "n")
+		t.Cleanup(func() { _ = exec.Command("chattr", "-i", "-a", filepath.Join(tree, c.path)).Run() })
+		wantLocked(t, d.Trash().Purge(context.Background(), "n"), filepath.Join(tree, c.path), c.attribute)
+		if c.path == "README" { // everything else is gone
+			if got := names(t, tree); len(got) != 1 {
+				t.Errorf("left: %v", got)
+			}
+		}
+		run(t, "chattr", "-"+c.attribute, filepath.Join(tree, c.path))
+		mustPurge(t, d, "n")
+		wantList(t, d)
+		ws = workspace(t, d.Workspaces(), "s1")
+	}
+}
 
-	ws = workspace(t, d.Workspaces(), "s2")
-	elsewhere := filepath.Join(t.TempDir(), "shared")
-	if err := os.Link(filepath.Join(ws, "README"), elsewhere); err != nil {
-		t.Fatal(err)
+func wantLocked(t *testing.T, err error, path, attribute string) {
+	t.Helper()
+	var locked *LockedError
+	if !errors.As(err, &locked) || locked.Path != path || locked.Attribute != attribute || !errors.Is(err, syscall.EPERM) {
+		t.Errorf("%q with attribute %s: %v", path, attribute, err)
 	}
-	run(t, "chattr", "+i", elsewhere)
-	t.Cleanup(func() { _ = exec.Command("chattr", "-i", elsewhere).Run() })
-	mustPut(t, d, ws, "m")
-	if err := d.Trash().Purge(context.Background(), "m"); !errors.Is(err, syscall.EPERM) || !strings.Contains(err.Error(), "README") {
-		t.Errorf("an immutable file with another name: %v", err)
-	}
-	if got := names(t, filepath.Join(d.Path(), "trash", "m")); len(got) != 1 {
-		t.Errorf("left: %v", got)
-	}
-	run(t, "chattr", "-i", elsewhere)
-	mustPurge(t, d, "m")
 }
 
 // As an ordinary user: directories without write, search or read permission.

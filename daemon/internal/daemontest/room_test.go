@@ -20,6 +20,12 @@ const mega = 1 << 20
 // mounted. It is to be made before the host, so that it goes after it.
 func smallDisk(t *testing.T, megabytes int) string {
 	t.Helper()
+	return diskOf(t, "ext4", megabytes)
+}
+
+// diskOf is smallDisk with a choice: ext4, xfs (of 300 MiB at least), or tmpfs.
+func diskOf(t *testing.T, kind string, megabytes int) string {
+	t.Helper()
 	needRoot(t)
 	dir, err := os.MkdirTemp("", "berth-disk")
 	if err != nil {
@@ -34,11 +40,14 @@ func smallDisk(t *testing.T, megabytes int) string {
 	if err := errors.Join(f.Truncate(int64(megabytes)*mega), f.Close(), os.Mkdir(mnt, 0o755), os.Chmod(dir, 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{
-		{"mkfs.ext4", "-q", "-m", "0", "-F", image}, {"mount", "-o", "loop", image, mnt},
-	} {
+	commands := map[string][][]string{
+		"ext4":  {{"mkfs.ext4", "-q", "-m", "0", "-F", image}, {"mount", "-o", "loop", image, mnt}},
+		"xfs":   {{"mkfs.xfs", "-q", "-f", image}, {"mount", "-o", "loop", image, mnt}},
+		"tmpfs": {{"mount", "-t", "tmpfs", "-o", fmt.Sprintf("size=%dm,mode=755", megabytes), "berth-test", mnt}},
+	}[kind]
+	for _, args := range commands {
 		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
-			t.Skipf("needs mkfs.ext4 and loop devices: %v: %v: %s", args, err, out)
+			t.Skipf("needs mkfs.%s and loop devices: %v: %v: %s", kind, args, err, out)
 		}
 	}
 	t.Cleanup(func() {

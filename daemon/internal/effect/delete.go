@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"strconv"
 
 	"github.com/berthd/berth/daemon/internal/appraise"
 	"github.com/berthd/berth/daemon/internal/engine"
@@ -26,13 +25,12 @@ func (h *Host) Delete(ctx context.Context, p engine.DeletePlan) (engine.DeleteRe
 	if err := h.opts.Appraiser.Fence(ctx, p.Session); err != nil {
 		return engine.DeleteResult{}, fmt.Errorf("proving absence before deleting files: %w", err)
 	}
-	result := engine.DeleteResult{Report: report, Trash: trashName(p.Session, p.Lease.NextGeneration)}
+	result, name := engine.DeleteResult{Report: report}, p.Lease.Deletion.Trash
 	if p.Step == "trash" {
 		var err error
-		result.Saved, err = h.trash(ctx, p, result.Trash)
+		result.Saved, err = h.trash(ctx, p, name)
 		return result, err
 	}
-	name := p.Lease.Deletion.Trash
 	return result, errors.Join(
 		ignoreGone(h.opts.Dir.Trash().Purge(ctx, name+".workspace")),
 		ignoreGone(h.opts.Dir.Trash().Purge(ctx, name+".session")),
@@ -46,11 +44,6 @@ func (h *Host) settled(ctx context.Context, s evidence.Subject) evidence.Report 
 		report = h.Observe(ctx, s, true)
 	}
 	return report
-}
-
-// trashName is unique: ids and generations are never used again together.
-func trashName(session string, next uint64) string {
-	return session + "-" + strconv.FormatUint(next, 10)
 }
 
 // trash renames away what the session has: the workspace that berth made for

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/berthd/berth/daemon/internal/lease"
@@ -37,6 +38,7 @@ func (t *tx) intend(d *draft, req *DeleteRequest) {
 		Reason: "explicit", By: req.By, Wall: t.wall, Discard: req.Discard, Salvage: req.Salvage, Step: stepStop,
 	}
 	t.put(d, "delete_requested", "")
+	t.failStart(d, deleting(&d.lease)) // a start that is under way loses, for ever
 	t.requestStop(d, lease.SessionDelete, lease.Target{}, req.By, "", "")
 }
 
@@ -63,17 +65,44 @@ func (t *tx) deletion(d *draft, change func(*record.Deletion)) {
 	d.lease.Deletion = &del
 }
 
-// startDeletion does the deletion's next step, once absence is proven, no
-// provider owes anything and the step is due.
+// advanceDeletion moves a deletion on to the step that its lease now allows:
+// files wait for the proof of absence and for every provider. The name in the
+// trash is on disk before anything gets it, so that a repeated step finds what
+// an earlier one has moved, whatever became of the generations meanwhile.
+func (t *tx) advanceDeletion(d *draft) {
+	del := d.lease.Deletion
+	if del == nil || !d.state.Vacant() || del.Trash != "" {
+		return
+	}
+	next := stepTrash
+	if len(d.lease.Debts) > 0 {
+		next = stepRelease
+	}
+	if next == stepRelease && del.Step == stepRelease {
+		return
+	}
+	t.deletion(d, func(del *record.Deletion) {
+		del.Step = next
+		if next == stepTrash {
+			del.Trash = trashName(d.s.id, d.state.NextGeneration)
+		}
+	})
+	t.put(d, "delete_step", "next: "+next)
+}
+
+// trashName is unique: ids and generations are never used again together.
+func trashName(session string, next uint64) string {
+	return session + "-" + strconv.FormatUint(next, 10)
+}
+
+// startDeletion does the deletion's next step, once it is due.
 func (e *Engine) startDeletion(s *session) {
 	del := s.lease.Deletion
-	if del == nil || s.deleting != nil || !s.state.Vacant() || len(s.lease.Debts) > 0 || del.NextAt > e.opts.Now() {
+	if del == nil || s.deleting != nil || !s.state.Vacant() || del.NextAt > e.opts.Now() ||
+		del.Trash == "" {
 		return
 	}
 	step := del.Step
-	if step == stepStop || step == stepRelease {
-		step = stepTrash
-	}
 	w := &work{id: step, done: make(chan struct{})}
 	plan := DeletePlan{Session: s.id, Step: step, Lease: s.lease, Subject: e.subject(&s.lease, false)}
 	w.cancel = e.effect(deleteBound, func(ctx context.Context) {
@@ -107,7 +136,7 @@ func (t *tx) deleteStepped(plan DeletePlan, w *work, r DeleteResult, err error) 
 	}
 	if plan.Step == stepTrash {
 		t.deletion(d, func(del *record.Deletion) {
-			del.Step, del.Trash, del.LastError, del.Attempts, del.NextAt = stepPurge, r.Trash, "", 0, 0
+			del.Step, del.LastError, del.Attempts, del.NextAt = stepPurge, "", 0, 0
 			del.Saved = r.Saved
 		})
 		t.put(d, "delete_trashed", r.Saved)

@@ -74,8 +74,6 @@ type DeletePlan struct {
 
 // DeleteResult is what a step has done.
 type DeleteResult struct {
-	// Trash is the name that the workspace got in the trash.
-	Trash string
 	// Saved is the path of what was saved from the workspace, if anything was.
 	Saved string
 	// Report is the evidence of absence that the step has re-checked.

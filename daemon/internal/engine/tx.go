@@ -260,6 +260,7 @@ func (t *tx) settle() {
 	for _, d := range t.order {
 		if !d.gone {
 			t.advance(d)
+			t.advanceDeletion(d)
 		}
 	}
 }

@@ -319,7 +319,8 @@ func (f *effects) Delete(ctx context.Context, p DeletePlan) (DeleteResult, error
 	if !f.alive() {
 		return DeleteResult{}, errDead
 	}
-	if l, _ := w.durable(p.Session); l.Deletion == nil || l.State != "vacant" || len(l.Debts) > 0 {
+	if l, _ := w.durable(p.Session); l.Deletion == nil || l.State != "vacant" || len(l.Debts) > 0 ||
+		l.Deletion.Trash == "" || l.Deletion.Trash != p.Lease.Deletion.Trash {
 		w.t.Errorf("erasing %q while its lease is %+v", p.Session, l)
 	}
 	for key := range w.live {
@@ -331,7 +332,7 @@ func (f *effects) Delete(ctx context.Context, p DeletePlan) (DeleteResult, error
 		return DeleteResult{}, errors.New("something is mounted there")
 	}
 	w.erased[p.Session] = true
-	return DeleteResult{Trash: "trash"}, nil
+	return DeleteResult{}, nil
 }
 
 func (f *effects) Exit(session string, generation uint64) (wire.Exit, bool) {

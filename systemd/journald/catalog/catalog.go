@@ -48,6 +48,7 @@ var messages = [...]Message{
 	{"floor_raised", "84d231d018994347ae6b0fa39d3221a0", "warn", "generations are raised"},
 	{"unreadable", "b94564f5ed1d48bf9cb9fc5917f63437", "error", "the lease cannot be read"},
 	{"delete_requested", "09781387473b48799829f0c6880e5a8d", "info", "the deletion is recorded"},
+	{"delete_step", "fa9faf835aa34bf7b81f61118032f4a1", "info", "the deletion goes on to its next step"},
 	{"delete_held_up", "6777f9dabee54171a5aa77f66eb8b32f", "warn", "the deletion is held up"},
 	{"delete_trashed", "648c6a7feb9c43b5b16af45c8ebf0ce5", "info", "the workspace is in the trash"},
 	{"deleted", "e9ba3a4d1778491593f339b11068b3c3", "info", "the session is deleted"},
