@@ -19,18 +19,19 @@ var allowed = map[string][]string{
 	"daemon/internal/daemon": {
 		"daemon/internal/admit", "daemon/internal/api", "daemon/internal/appraise", "daemon/internal/audit", "daemon/internal/config", "daemon/internal/discover",
 		"daemon/internal/effect", "daemon/internal/engine", "daemon/internal/evidence", "daemon/internal/lease",
-		"daemon/internal/link", "daemon/internal/spawn", "daemon/internal/sys", "plugins/host", "rpc",
+		"daemon/internal/link", "daemon/internal/metrics", "daemon/internal/spawn", "daemon/internal/sys", "plugins/host", "rpc",
 		"statefs", "statefs/cgroupfs", "statefs/journal", "systemd/journald", "systemd/journald/native", "systemd/notify",
 		"systemd/scope",
 	},
-	"daemon/internal/audit": {"daemon/internal/engine", "statefs/record", "systemd/journald/catalog"},
+	"daemon/internal/metrics": {"daemon/internal/engine", "daemon/internal/tally", "plugins/host", "rpc", "statefs/journal"},
+	"daemon/internal/audit":   {"daemon/internal/engine", "statefs/record", "systemd/journald/catalog"},
 	"daemon/internal/api": {
 		"daemon/internal/admit", "daemon/internal/appraise", "daemon/internal/discover", "daemon/internal/engine", "daemon/internal/evidence",
 		"daemon/internal/lease", "daemon/internal/link", "daemon/internal/sys", "plugins/host", "plugins/sandbox",
 		"rpc", "rpc/wire", "statefs", "statefs/journal", "statefs/record", "statefs/spool",
 	},
 	"daemon/internal/engine": {
-		"daemon/internal/admit", "daemon/internal/evidence", "daemon/internal/lease", "daemon/internal/sys",
+		"daemon/internal/admit", "daemon/internal/evidence", "daemon/internal/lease", "daemon/internal/sys", "daemon/internal/tally",
 		"rpc/wire", "statefs/cgroupfs", "statefs/journal", "statefs/record",
 	},
 	"daemon/internal/effect": {
@@ -41,7 +42,7 @@ var allowed = map[string][]string{
 	"daemon/internal/appraise":   {"daemon/internal/workspace", "statefs", "statefs/cgroupfs"},
 	"daemon/internal/link":       {"daemon/internal/engine", "daemon/internal/sys", "rpc/wire"},
 	"daemon/internal/evidence":   {"daemon/internal/discover", "daemon/internal/sys", "statefs/cgroupfs"},
-	"daemon/internal/discover":   {"daemon/internal/sys"},
+	"daemon/internal/discover":   {"daemon/internal/sys", "daemon/internal/tally"},
 	"daemon/internal/spawn":      {"daemon/internal/sys"},
 	"daemon/internal/wrap":       {"daemon/internal/sys", "plugins/sandbox", "rpc/wire", "statefs", "statefs/cgroupfs", "statefs/spool", "systemd/journald/catalog", "systemd/journald/native"},
 	"daemon/internal/daemontest": {"rpc", "rpc/client", "statefs/cgroupfs"},

@@ -110,6 +110,29 @@ func contents(t *testing.T, deb string) []file {
 	return files
 }
 
+// programPaths are where the programs of the tree are installed. What a
+// program finds beside itself in bin/ is missed on a host only.
+func programPaths(t *testing.T) (paths []string) {
+	t.Helper()
+	for _, folder := range []string{"daemon", "rpc", "plugins"} {
+		mains, err := filepath.Glob("../" + folder + "/cmd/*")
+		if err != nil || len(mains) == 0 {
+			t.Fatalf("no programs in %s: %v", folder, err)
+		}
+		for _, main := range mains {
+			dir := "/usr/libexec/berth/"
+			switch filepath.Base(main) {
+			case "berthd":
+				dir = "/usr/sbin/"
+			case "berthctl":
+				dir = "/usr/bin/"
+			}
+			paths = append(paths, dir+filepath.Base(main))
+		}
+	}
+	return paths
+}
+
 // TestContents: all pages, units and programs of the tree are in the packages,
 // and belong to root.
 func TestContents(t *testing.T) {
@@ -125,12 +148,14 @@ func TestContents(t *testing.T) {
 		}
 	}
 	want := []string{
-		"/etc/berth/berthd.toml", "/usr/bin/berthctl", "/usr/sbin/berthd",
-		"/usr/libexec/berth/berth-wrap", "/usr/libexec/berth/berth-sandbox-process", "/usr/libexec/berth/sessions-alive",
+		"/etc/berth/berthd.toml", "/usr/share/doc/berth/prometheus/prometheus.yml", "/usr/share/doc/berth/prometheus/alerts.yml",
+		"/usr/share/doc/berth/prometheus/dashboard.json",
+		"/usr/libexec/berth/sessions-alive",
 		"/usr/lib/sysusers.d/berth.conf", "/usr/lib/tmpfiles.d/berth.conf", "/usr/lib/systemd/catalog/berth.catalog",
 		"/usr/share/bash-completion/completions/berthctl", "/usr/share/fish/vendor_completions.d/berthctl.fish",
 		"/usr/share/zsh/vendor-completions/_berthctl",
 	}
+	want = append(want, programPaths(t)...)
 	for _, name := range []string{"THIRD-PARTY", "berth.cdx.json", "copyright", "changelog.gz", "changelog.Debian.gz", "README.md"} {
 		want = append(want, "/usr/share/doc/berth/"+name)
 	}
@@ -202,7 +227,7 @@ func TestPrograms(t *testing.T) {
 		t.Fatal(err)
 	}
 	programs := map[string]string{}
-	for _, path := range []string{"usr/sbin/berthd", "usr/bin/berthctl", "usr/libexec/berth/berth-wrap", "usr/libexec/berth/berth-sandbox-process"} {
+	for _, path := range programPaths(t) {
 		path = filepath.Join(dir, path)
 		checkStatic(t, path)
 		programs[filepath.Base(path)] = sum(t, path)

@@ -198,6 +198,9 @@ func (q *request) serve() error {
 		return shutdownError()
 	}
 	if q.r.URL.Path == "/metrics" && q.r.Method == http.MethodGet && s.cfg.Metrics != nil {
+		if q.in.peer.Role < RoleReader {
+			return Errorf(CodeForbidden, "metrics need the %s role; uid %d has the %s role", RoleReader, q.in.peer.UID, q.in.peer.Role)
+		}
 		q.deadline()
 		s.cfg.Metrics.ServeHTTP(q.w, q.r)
 		return nil

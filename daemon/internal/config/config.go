@@ -9,9 +9,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -54,6 +57,7 @@ type Config struct {
 	Capacity   Capacity   `toml:"capacity"`
 	Keep       Keep       `toml:"keep"`
 	Log        Log        `toml:"log"`
+	Metrics    Metrics    `toml:"metrics"`
 	Providers  []Provider `toml:"provider"`
 }
 
@@ -154,6 +158,12 @@ var (
 	LogFormats = []string{"auto", "journald", "text", "json"}
 	AgentLogs  = []string{"auto", "journald", "off"}
 )
+
+// Metrics is where they are to be read beside the operators' socket.
+type Metrics struct {
+	// Listen is a TCP address, "127.0.0.1:9469"; empty = none.
+	Listen string `toml:"listen"`
+}
 
 // Provider is one sandbox provider.
 type Provider struct {
@@ -327,6 +337,13 @@ func (c *Config) Validate() error {
 		bad("log.level = %q: must be trace, debug, info, warn or error", c.Log.Level)
 	}
 	c.Log.validate(bad)
+	if l := c.Metrics.Listen; l != "" {
+		host, port, err := net.SplitHostPort(l)
+		n, errPort := strconv.ParseUint(port, 10, 16)
+		if _, errHost := netip.ParseAddr(host); err != nil || errHost != nil || errPort != nil || n == 0 {
+			bad("metrics.listen = %q: must be an address and a port, as 127.0.0.1:9469", l)
+		}
+	}
 	return errors.Join(errs...)
 }
 

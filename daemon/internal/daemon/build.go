@@ -117,8 +117,9 @@ func (d *Daemon) newAPI(started time.Time) error {
 	if err != nil {
 		return err
 	}
+	d.measured = d.metrics(started)
 	d.server = rpc.NewServer(rpc.Config{
-		Service: d.api, Access: access,
+		Service: d.api, Access: access, Metrics: d.measured,
 		Panicked: func(method string, value any, stack []byte) {
 			d.log.Error("internal error in a request", "method", method, "panic", value, "stack", string(stack))
 		},

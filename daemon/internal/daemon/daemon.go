@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -74,6 +75,9 @@ type Daemon struct {
 	engine   *engine.Engine
 	api      *api.API
 	server   *rpc.Server
+	measured http.Handler
+	scraped  net.Listener // metrics' own address; nil = none
+	scrapes  *http.Server
 
 	passed              *notify.Environment
 	manager             *notify.Manager
@@ -211,7 +215,7 @@ func (d *Daemon) listen() (err error) {
 		return err
 	}
 	d.closers = append(d.closers, ignoreClosed(d.operators.Close))
-	return nil
+	return d.listenMetrics()
 }
 
 // listenOperators takes the socket that the service manager has passed, whose
@@ -254,6 +258,10 @@ func (d *Daemon) serve(ctx context.Context, started time.Time, reload <-chan os.
 	go d.exits()                                          // ends with the watcher
 	go func() { failures <- d.serveWrappers() }()         // ends with the listener
 	go func() { failures <- d.server.Serve(d.operators) }()
+	if d.scraped != nil {
+		d.serveMetrics(d.measured)
+		defer d.endMetrics()
+	}
 	go d.tend(engineCtx)
 	go d.announce(engineCtx)
 	go d.reloads(engineCtx, reload)

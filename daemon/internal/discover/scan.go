@@ -51,11 +51,13 @@ func (s *Scanner) Scan(ctx context.Context) (Result, error) {
 	w.res.At = sys.Now()
 	before, quiet := s.lastPID()
 	if err := w.run(ctx); err != nil {
+		s.failures.Add(1)
 		return Result{}, err
 	}
 	after, ok := s.lastPID()
 	w.res.Quiet = quiet && ok && before == after
 	w.res.Took = sys.Now() - w.res.At
+	s.times.Add(w.res.Took)
 	if len(w.res.Opaque) == 0 {
 		w.res.Opaque = nil
 	}

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/berthd/berth/daemon/internal/tally"
 )
 
 var (
@@ -48,6 +50,8 @@ type Scanner struct {
 	bases []string
 	stall time.Duration
 
+	times      *tally.Times // of scans that came to their end
+	failures   atomic.Uint64
 	proven     atomic.Bool  // SelfTest has succeeded
 	anyStalled atomic.Int32 // sum of stalled, read without mu for each process
 
@@ -71,6 +75,8 @@ func NewScanner(opt Options) (*Scanner, error) {
 		}
 	}
 	s := &Scanner{root: opt.Root, scope: opt.UIDs, match: match, bases: opt.CgroupBases, stall: opt.Stall, stalled: map[int]int{}}
+	s.times = tally.NewTimes(time.Millisecond, 2*time.Millisecond, 5*time.Millisecond, 10*time.Millisecond, 20*time.Millisecond,
+		50*time.Millisecond, 100*time.Millisecond, 500*time.Millisecond, 2*time.Second, 10*time.Second)
 	if s.root == "" {
 		s.root = "/proc"
 	}
@@ -92,6 +98,10 @@ func (s *Scanner) inScope(uid uint32) bool {
 // cannotOwn decides by the owner of a process's directory. The kernel gives those of processes that are
 // not dumpable to root (proc_pid_make_inode), so root may stand for one of ours.
 func (s *Scanner) cannotOwn(uid uint32) bool { return uid != 0 && !s.inScope(uid) }
+
+// Scans tells how long the scans so far have taken, and how many have come to
+// no answer.
+func (s *Scanner) Scans() (times *tally.Times, failures uint64) { return s.times, s.failures.Load() }
 
 // take returns a reader for the caller alone; give takes it back.
 func (s *Scanner) take() (*reader, error) {

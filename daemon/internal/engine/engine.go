@@ -125,6 +125,7 @@ type Engine struct {
 	snapshot   atomic.Pointer[Snapshot]
 	events     *eventLog
 	stale      atomic.Uint64
+	sums       *Sums
 	failed     atomic.Pointer[error] // set for ever once the journal has failed
 	done       chan struct{}
 	looked     chan struct{} // closed after the first look at everything
@@ -188,7 +189,7 @@ func New(opts Options, l *Loaded) *Engine {
 		opts: opts, log: opts.Logger, inbox: make(chan command, inboxSize),
 		done: make(chan struct{}), looked: make(chan struct{}), sessions: map[string]*session{},
 		workspaces: map[string]string{}, rooms: rooms{}, host: l.host, floorOnDisk: l.diskFloor, lastSeq: l.lastSeq,
-		events: newEventLog(opts.Settings.EventsKept, l.events, l.firstEvent),
+		events: newEventLog(opts.Settings.EventsKept, l.events, l.firstEvent), sums: newSums(),
 	}
 	e.install(l)
 	return e

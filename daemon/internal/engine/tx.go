@@ -113,6 +113,7 @@ func (t *tx) reduce(d *draft, ev lease.Event) (changed bool, err error) {
 	case lease.Refused:
 		return false, err
 	}
+	before := d.state
 	d.state, d.ended = next, false
 	for _, effect := range effects {
 		if effect.Kind == lease.Vacated {
@@ -124,6 +125,7 @@ func (t *tx) reduce(d *draft, ev lease.Event) (changed bool, err error) {
 	if outcome == lease.Unchanged {
 		return false, nil
 	}
+	t.count(d, before, &ev)
 	t.put(d, ev.Kind.String(), ev.Error)
 	d.ended = false
 	return true, nil
@@ -139,6 +141,8 @@ func (t *tx) vacated(d *draft, ended lease.Effect) {
 		return
 	}
 	l.Exit = exitRecord(d.exit, ended, t.wall)
+	exit := l.Exit.Kind
+	t.then(func() { t.e.sums.Exits.Add(exit) })
 	if l.Wrapper.Provider != "" {
 		l.Debts = append(l.Debts[:len(l.Debts):len(l.Debts)], record.Debt{
 			Provider: l.Wrapper.Provider, Handle: l.Wrapper.Handle, Generation: l.Generation,
