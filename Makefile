@@ -12,6 +12,7 @@ RACE := $(shell command -v $(firstword $(shell $(GO) env CC)) >/dev/null 2>&1 &&
 TESTFLAGS ?=
 ROUNDS ?= 200
 KILLS ?= 20
+HITS ?= 20
 
 .PHONY: help
 help: ## List the targets
@@ -68,6 +69,10 @@ test-packages: ## Build the packages, check them, and try them on a host with a 
 .PHONY: crash
 crash: build ## Kill the daemon at random moments under load, ROUNDS times (200), and KILLS times (20) at each step of a deletion
 	$(GO) test $(RACE) -count=1 -timeout 60m -run 'TestCrash|TestDeleteKilled' -v ./daemon/internal/daemontest -rounds $(ROUNDS) -kills $(KILLS)
+
+.PHONY: failpoints
+failpoints: ## Kill the daemon between any two steps, at the first HITS (20) hits of each point, and let each step fail
+	$(GO) test $(RACE) -count=1 -timeout 90m -run 'TestFailpoints|TestFailingSteps' -v ./daemon/internal/daemontest -hits $(HITS)
 
 .PHONY: states
 states: ## Look for work in 200 random states of a git checkout, and save it

@@ -55,6 +55,7 @@
 //	at most one live wrapper      daemontest TestCrash (sampled each ms), lease walks, TestOneWrapper
 //	nothing acknowledged is lost  daemontest TestCrash, journal's kill and power-cut tests
 //	persist, then act             engine's model test
+//	any crash can be gone on from  daemontest TestFailpoints, TestFailingSteps
 //	strangers are never signalled sys, evidence, daemontest TestStranger…
 //	generations never fall        lease walks, engine and daemontest damage tests
 //	nothing is left behind        every test of daemontest, at its end

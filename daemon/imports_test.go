@@ -32,18 +32,18 @@ var allowed = map[string][]string{
 	},
 	"daemon/internal/engine": {
 		"daemon/internal/admit", "daemon/internal/evidence", "daemon/internal/lease", "daemon/internal/sys", "daemon/internal/tally",
-		"rpc/wire", "statefs/cgroupfs", "statefs/journal", "statefs/record",
+		"rpc/wire", "statefs/cgroupfs", "statefs/failpoint", "statefs/journal", "statefs/record",
 	},
 	"daemon/internal/effect": {
 		"daemon/internal/appraise", "daemon/internal/discover", "daemon/internal/engine", "daemon/internal/evidence", "daemon/internal/link",
 		"daemon/internal/spawn", "daemon/internal/sys", "daemon/internal/workspace", "plugins/sandbox", "rpc", "rpc/wire", "statefs",
-		"statefs/cgroupfs", "statefs/record", "systemd/scope",
+		"statefs/cgroupfs", "statefs/record", "systemd/scope", "statefs/failpoint",
 	},
 	"daemon/internal/appraise":   {"daemon/internal/workspace", "statefs", "statefs/cgroupfs"},
-	"daemon/internal/link":       {"daemon/internal/engine", "daemon/internal/sys", "rpc/wire"},
+	"daemon/internal/link":       {"daemon/internal/engine", "daemon/internal/sys", "rpc/wire", "statefs/failpoint"},
 	"daemon/internal/evidence":   {"daemon/internal/discover", "daemon/internal/sys", "statefs/cgroupfs"},
 	"daemon/internal/discover":   {"daemon/internal/sys", "daemon/internal/tally"},
-	"daemon/internal/spawn":      {"daemon/internal/sys"},
+	"daemon/internal/spawn":      {"daemon/internal/sys", "statefs/failpoint"},
 	"daemon/internal/wrap":       {"daemon/internal/sys", "plugins/sandbox", "rpc/wire", "statefs", "statefs/cgroupfs", "statefs/spool", "systemd/journald/catalog", "systemd/journald/native"},
 	"daemon/internal/daemontest": {"rpc", "rpc/client", "statefs/cgroupfs"},
 
@@ -53,6 +53,9 @@ var allowed = map[string][]string{
 	"plugins/sandbox/sandboxtest":       {"plugins/host", "plugins/sandbox", "plugins/sandbox/serve"},
 	"plugins/cmd/berth-sandbox-process": {"plugins/process", "plugins/sandbox", "plugins/sandbox/serve"},
 
+	"statefs":             {"statefs/failpoint"},
+	"statefs/cgroupfs":    {"statefs/failpoint"},
+	"statefs/journal":     {"statefs/failpoint"},
 	"statefs/statefstest": {"statefs/journal"},
 
 	"systemd/cmd/berth-box": {"systemd/systemdtest"},

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/berthd/berth/statefs/failpoint"
 	"golang.org/x/sys/unix"
 )
 
@@ -66,9 +67,17 @@ func writeFileAt(d *os.File, base string, data []byte, perm fs.FileMode) error {
 		return err
 	}
 	dirfd := int(d.Fd())
-	if err := eintr(func() error { return unix.Renameat(dirfd, temp, dirfd, base) }); err != nil {
+	rename := func() error { return unix.Renameat(dirfd, temp, dirfd, base) }
+	err := failpoint.Hit("file.rename.before")
+	if err == nil {
+		err = eintr(rename)
+	}
+	if err != nil {
 		_ = unix.Unlinkat(dirfd, temp, 0)
 		return fmt.Errorf("renaming: %w", err)
+	}
+	if err := failpoint.Hit("file.rename.after"); err != nil {
+		return err
 	}
 	if err := d.Sync(); err != nil {
 		return fmt.Errorf("syncing its directory: %w", pathless(err))

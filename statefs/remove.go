@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/berthd/berth/statefs/failpoint"
 	"golang.org/x/sys/unix"
 )
 
@@ -93,6 +94,9 @@ func (r *remover) pass(fd, depth int) error {
 			n, err = unix.Getdents(fd, buf)
 			return err
 		})
+		if err == unix.ENOENT { // the directory is gone: somebody else deletes it too
+			return nil
+		}
 		if err != nil {
 			r.note(err, fd, ".")
 			return nil
@@ -131,6 +135,9 @@ func nextDirent(b []byte) (dirent, []byte) {
 func (r *remover) entry(dir int, e dirent, depth int) error {
 	if r.removed%checkEvery == 0 && r.ctx.Err() != nil {
 		return context.Cause(r.ctx)
+	}
+	if err := failpoint.Hit("trash.entry.before"); err != nil {
+		return err
 	}
 	if e.kind != unix.DT_DIR {
 		// Also where the file system does not tell the type: a directory is

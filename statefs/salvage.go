@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/berthd/berth/statefs/failpoint"
 	"golang.org/x/sys/unix"
 )
 
@@ -131,6 +132,9 @@ func (s *Salvage) finish(files []string) error {
 	if err := s.dir.Sync(); err != nil {
 		return pathless(err)
 	}
+	if err := failpoint.Hit("salvage.rename.before"); err != nil {
+		return err
+	}
 	root := int(s.root.Fd())
 	err = unix.Renameat2(root, s.name+partSuffix, root, s.name, unix.RENAME_NOREPLACE)
 	replaced := err == unix.EEXIST
@@ -138,6 +142,9 @@ func (s *Salvage) finish(files []string) error {
 		err = unix.Renameat2(root, s.name+partSuffix, root, s.name, unix.RENAME_EXCHANGE)
 	}
 	if err != nil {
+		return err
+	}
+	if err := failpoint.Hit("salvage.rename.after"); err != nil {
 		return err
 	}
 	if err := s.root.Sync(); err != nil {

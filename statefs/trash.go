@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/berthd/berth/statefs/failpoint"
 	"golang.org/x/sys/unix"
 )
 
@@ -197,6 +198,9 @@ func move(parent *os.File, base string, tree int, trash *os.File, name string) e
 	rename := func() error {
 		return unix.Renameat2(int(parent.Fd()), base, int(trash.Fd()), name, unix.RENAME_NOREPLACE)
 	}
+	if err := failpoint.Hit("trash.rename.before"); err != nil {
+		return err
+	}
 	err := eintr(rename)
 	if err == unix.EACCES || err == unix.EPERM {
 		// Its ".." changes, so it must be writable and not immutable itself.
@@ -215,6 +219,9 @@ func move(parent *os.File, base string, tree int, trash *os.File, name string) e
 		err = eintr(func() error { return unix.Renameat(int(parent.Fd()), base, int(trash.Fd()), name) })
 	}
 	if err != nil {
+		return err
+	}
+	if err := failpoint.Hit("trash.rename.after"); err != nil {
 		return err
 	}
 	return errors.Join(trash.Sync(), parent.Sync())

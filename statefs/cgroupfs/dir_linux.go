@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/berthd/berth/statefs/failpoint"
 	"golang.org/x/sys/unix"
 )
 
@@ -71,6 +72,9 @@ func drain(fd int, buf []byte) ([]byte, error) {
 
 // writeAt writes value to the control file rel in one write(2), as the kernel wants it.
 func writeAt(dir int, rel, value string) error {
+	if err := failpoint.Hit("cgroup.write.before"); err != nil {
+		return err
+	}
 	fd, err := openAt(dir, rel, unix.O_WRONLY)
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"time"
 
+	"github.com/berthd/berth/statefs/failpoint"
 	"golang.org/x/sys/unix"
 )
 
@@ -73,6 +74,9 @@ func (t *Tree) removeLeaf(leaf string) error { return rmdirTree(t.fd(), leaf) }
 // rmdirTree removes the cgroup name in dir, deepest first, never through links or other mounts. Members
 // that vanish meanwhile are fine.
 func rmdirTree(dir int, name string) error {
+	if err := failpoint.Hit("cgroup.remove.before"); err != nil {
+		return err
+	}
 	err := unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
 	if !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.ENOTEMPTY) {
 		return err

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berthd/berth/statefs/failpoint"
 	"golang.org/x/sys/unix"
 )
 
@@ -190,6 +191,9 @@ func (t *Tree) Make(leaf string) (*Leaf, error) {
 	if err := t.confirm(); err != nil {
 		return nil, fmt.Errorf("%s: %w", doing, err)
 	}
+	if err := failpoint.Hit("cgroup.make.before"); err != nil {
+		return nil, err
+	}
 	if err := unix.Mkdirat(t.fd(), leaf, 0o755); errors.Is(err, unix.EEXIST) {
 		return nil, fmt.Errorf("%s: %w", doing, ErrExists)
 	} else if err != nil {
@@ -211,6 +215,9 @@ func (t *Tree) furnish(leaf string) (*Leaf, error) {
 	}
 	defer unix.Close(dir)
 	for _, child := range []string{wrapDir, workDir} {
+		if err := failpoint.Hit("cgroup.make.child"); err != nil {
+			return nil, err
+		}
 		if err := unix.Mkdirat(dir, child, 0o755); err != nil {
 			return nil, err
 		}

@@ -3,6 +3,7 @@ package journal
 import (
 	"encoding/binary"
 	"fmt"
+	"github.com/berthd/berth/statefs/failpoint"
 	"runtime"
 	"time"
 )
@@ -209,15 +210,24 @@ func (j *Journal) flush(c *commit) (time.Duration, error) {
 			return 0, fmt.Errorf("beginning %q: %w", c.seg.name, err)
 		}
 	}
+	if err := failpoint.Hit("journal.commit.before"); err != nil {
+		return 0, err
+	}
 	// Crash here or below: part of one commit is there, and nobody was told.
 	if err := writeFull(c.seg.file, c.buf, c.off); err != nil {
 		return 0, fmt.Errorf("writing %q: %w", c.seg.name, err)
+	}
+	if err := failpoint.Hit("journal.commit.written"); err != nil {
+		return 0, err
 	}
 	begin := time.Now()
 	if err := c.seg.file.Datasync(); err != nil {
 		return 0, fmt.Errorf("syncing %q: %w", c.seg.name, err)
 	}
 	took := time.Since(begin)
+	if err := failpoint.Hit("journal.commit.synced"); err != nil {
+		return 0, err
+	}
 	if j.markFile != nil {
 		if err := j.writeMark(c.last, false); err != nil {
 			return 0, err

@@ -3,6 +3,7 @@ package journal
 import (
 	"errors"
 	"fmt"
+	"github.com/berthd/berth/statefs/failpoint"
 	"slices"
 )
 
@@ -16,11 +17,17 @@ func (j *Journal) dropOld(published bool) error {
 	logs, snaps := j.dropPlanLocked()
 	j.mu.Unlock()
 	for _, l := range logs { // Oldest first: whatever a crash leaves is without a gap.
+		if err := failpoint.Hit("journal.drop.log"); err != nil {
+			return err
+		}
 		if err := j.dropLog(l); err != nil {
 			return fmt.Errorf("dropping old log file %q: %w", l.name, err)
 		}
 	}
 	for _, s := range snaps {
+		if err := failpoint.Hit("journal.drop.snapshot"); err != nil {
+			return err
+		}
 		if err := j.dropSnap(s); err != nil {
 			return fmt.Errorf("dropping old snapshot %q: %w", s.name, err)
 		}

@@ -129,8 +129,11 @@ func (d *directory) Sync() error {
 	return nil
 }
 
-// Close releases the lock with the descriptor.
-func (d *directory) Close() error { return d.dir.Close() }
+// Close releases the lock, where there is one, and the descriptor. The close alone would leave the lock to a child of
+// this process that has not reached its exec.
+func (d *directory) Close() error {
+	return errors.Join(unix.Flock(int(d.dir.Fd()), unix.LOCK_UN), d.dir.Close())
+}
 
 // descriptor is a file as a bare descriptor: the journal's files live as long as the journal, and os.File would add a
 // lock and a poller check to every call.

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"github.com/berthd/berth/statefs/failpoint"
 	"slices"
 	"time"
 )
@@ -116,7 +117,7 @@ func (j *Journal) makeFile(name string, size int64) (File, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = fill(f, size)
+	err = errors.Join(fill(f, size), failpoint.Hit("journal.prepare.filled"))
 	if err == nil {
 		err = j.fs.Rename(newName(name), name)
 	}

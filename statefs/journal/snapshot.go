@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/berthd/berth/statefs/failpoint"
 	"iter"
 	"slices"
 )
@@ -160,6 +161,9 @@ func (w *snapshotWriter) write(ctx context.Context, live iter.Seq[Entry]) (err e
 	if err := w.add(flagFirst|flagLast|flagInternal, &end); err != nil {
 		return err
 	}
+	if err := failpoint.Hit("journal.snapshot.before"); err != nil {
+		return err
+	}
 	if err := w.flush(); err != nil { // 1.
 		return err
 	}
@@ -167,10 +171,16 @@ func (w *snapshotWriter) write(ctx context.Context, live iter.Seq[Entry]) (err e
 	if err := w.file.Datasync(); err != nil { // 2.
 		return err
 	}
+	if err := failpoint.Hit("journal.snapshot.content"); err != nil {
+		return err
+	}
 	if err := writeFull(w.file, area, 0); err != nil { // 3.
 		return err
 	}
 	if err := w.file.Datasync(); err != nil { // 4.
+		return err
+	}
+	if err := failpoint.Hit("journal.snapshot.headed"); err != nil {
 		return err
 	}
 	w.spoiled = false

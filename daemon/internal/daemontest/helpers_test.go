@@ -57,7 +57,7 @@ func needFence(t *testing.T) {
 }
 
 // bounded is a context that ends with the test, or when patience does.
-func bounded(t *testing.T) context.Context {
+func bounded(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
 	return ctx

@@ -46,26 +46,31 @@ func Programs(t testing.TB) string {
 	if dir := os.Getenv(BinEnv); dir != "" {
 		return dir
 	}
-	buildOnce.Do(func() {
-		if binDir, buildErr = os.MkdirTemp("", "berth-test-bin"); buildErr != nil {
-			return
-		}
-		if buildErr = os.Chmod(binDir, 0o755); buildErr != nil {
-			return
-		}
-		cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binDir+"/",
-			"github.com/berthd/berth/daemon/cmd/berthd", "github.com/berthd/berth/daemon/cmd/berth-wrap",
-			"github.com/berthd/berth/daemon/cmd/berth-workspace",
-			"github.com/berthd/berth/rpc/cmd/berthctl", "github.com/berthd/berth/plugins/cmd/berth-sandbox-process")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			buildErr = fmt.Errorf("building the programs: %w\n%s", err, out)
-		}
-	})
+	buildOnce.Do(func() { binDir, buildErr = build("-ldflags", "-s -w") })
 	if buildErr != nil {
 		t.Fatal(buildErr)
 	}
 	return binDir
+}
+
+// build builds the programs into a new directory, with more flags.
+func build(flags ...string) (dir string, err error) {
+	if dir, err = os.MkdirTemp("", "berth-test-bin"); err != nil {
+		return "", err
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return dir, err
+	}
+	args := append([]string{"build", "-trimpath", "-o", dir + "/"}, flags...)
+	cmd := exec.Command("go", append(args,
+		"github.com/berthd/berth/daemon/cmd/berthd", "github.com/berthd/berth/daemon/cmd/berth-wrap",
+		"github.com/berthd/berth/daemon/cmd/berth-workspace",
+		"github.com/berthd/berth/rpc/cmd/berthctl", "github.com/berthd/berth/plugins/cmd/berth-sandbox-process")...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return dir, fmt.Errorf("building the programs: %w\n%s", err, out)
+	}
+	return dir, nil
 }
 
 // Cleanup removes what Programs has built.
@@ -108,6 +113,8 @@ type Options struct {
 	Leaves string
 	// Env is added to the daemon's environment, as "NAME=value".
 	Env []string
+	// Programs is the directory of the programs, "" = that of Programs.
+	Programs string
 }
 
 // New makes a host; the daemon does not run yet. At the end of the test it
@@ -121,7 +128,10 @@ func New(t testing.TB, opts Options) *Host {
 	opts.Leaves = cmp.Or(opts.Leaves, os.Getenv(LeavesEnv), "subtree")
 	h := &Host{
 		t: t, Dir: dir, State: cmp.Or(opts.StateDir, dir+"/state"), Run: dir + "/run",
-		bin: Programs(t), config: dir + "/berthd.toml", opts: opts,
+		bin: opts.Programs, config: dir + "/berthd.toml", opts: opts,
+	}
+	if h.bin == "" {
+		h.bin = Programs(t)
 	}
 	t.Cleanup(h.end)
 	if err := os.Chmod(dir, 0o711); err != nil {

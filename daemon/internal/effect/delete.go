@@ -9,6 +9,7 @@ import (
 	"github.com/berthd/berth/daemon/internal/appraise"
 	"github.com/berthd/berth/daemon/internal/engine"
 	"github.com/berthd/berth/daemon/internal/evidence"
+	"github.com/berthd/berth/statefs/failpoint"
 )
 
 // Delete does one step of a deletion. Both steps look at the witnesses first:
@@ -18,6 +19,9 @@ import (
 // purge goes on where it stopped.
 func (h *Host) Delete(ctx context.Context, p engine.DeletePlan) (engine.DeleteResult, error) {
 	p.Subject.Instance, p.Subject.Generation = "", 0
+	if err := failpoint.Hit("delete.before"); err != nil {
+		return engine.DeleteResult{}, err
+	}
 	report := h.settled(ctx, p.Subject)
 	if report.Verdict != evidence.Absent {
 		return engine.DeleteResult{}, fmt.Errorf("proving absence before deleting files: %s", report.Reason)
@@ -31,9 +35,13 @@ func (h *Host) Delete(ctx context.Context, p engine.DeletePlan) (engine.DeleteRe
 		result.Saved, err = h.trash(ctx, p, name)
 		return result, err
 	}
+	if err := failpoint.Hit("delete.purge.before"); err != nil {
+		return result, err
+	}
 	return result, errors.Join(
 		ignoreGone(h.opts.Dir.Trash().Purge(ctx, name+".workspace")),
 		ignoreGone(h.opts.Dir.Trash().Purge(ctx, name+".session")),
+		failpoint.Hit("delete.purged"),
 	)
 }
 
@@ -58,10 +66,13 @@ func (h *Host) trash(ctx context.Context, p engine.DeletePlan, name string) (sav
 			return "", fmt.Errorf("moving the workspace to the trash: %w", err)
 		}
 	}
+	if err := failpoint.Hit("delete.workspace.trashed"); err != nil {
+		return "", err
+	}
 	if err := t.Put(ctx, h.opts.Dir.SessionDir(p.Session), name+".session"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("moving the session's directory to the trash: %w", err)
 	}
-	return saved, nil
+	return saved, failpoint.Hit("delete.trashed")
 }
 
 // keepWork refuses a workspace that holds work, or saves that, unless the client
@@ -74,6 +85,7 @@ func (h *Host) keepWork(ctx context.Context, p engine.DeletePlan, name string) (
 	}
 	subject := appraise.Subject{Session: p.Session, Root: p.Lease.Workspace, UID: p.Lease.UID, GID: p.Lease.GID}
 	report, err := h.opts.Appraiser.Inspect(ctx, subject)
+	_ = failpoint.Hit("delete.inspected")
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("looking for work in the workspace (delete again with discard to lose it): %w", err)
@@ -83,7 +95,8 @@ func (h *Host) keepWork(ctx context.Context, p engine.DeletePlan, name string) (
 		}
 		return "", nil
 	case d.Salvage:
-		return h.opts.Appraiser.Salvage(ctx, subject, name)
+		saved, err := h.opts.Appraiser.Salvage(ctx, subject, name)
+		return saved, errors.Join(err, failpoint.Hit("delete.salvaged"))
 	}
 	return "", fmt.Errorf("workspace %q holds work: %s; delete again with salvage to save it, or with discard to lose it",
 		p.Lease.Workspace, report.Summary())

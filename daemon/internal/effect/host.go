@@ -31,6 +31,7 @@ import (
 	"github.com/berthd/berth/rpc/wire"
 	"github.com/berthd/berth/statefs"
 	"github.com/berthd/berth/statefs/cgroupfs"
+	"github.com/berthd/berth/statefs/failpoint"
 	"github.com/berthd/berth/statefs/record"
 	"github.com/berthd/berth/systemd/scope"
 	"github.com/hashicorp/go-hclog"
@@ -175,6 +176,9 @@ func (h *Host) Hold(id sys.Identity, key engine.WrapperKey, poke bool) error {
 // Release removes the instance's leaf and gives its sandbox back.
 func (h *Host) Release(ctx context.Context, session string, d record.Debt) error {
 	h.opts.Links.Forget(session, d.Generation)
+	if err := failpoint.Hit("release.before"); err != nil {
+		return err
+	}
 	for _, name := range []string{cgroupfs.LeafName(session, d.Generation), cgroupfs.ScopeName(session, d.Generation)} {
 		if err := h.removeLeaf(ctx, name); err != nil {
 			return err
@@ -184,8 +188,11 @@ func (h *Host) Release(ctx context.Context, session string, d record.Debt) error
 	if err != nil {
 		return err
 	}
+	if err := failpoint.Hit("release.provider.before"); err != nil {
+		return err
+	}
 	_, err = p.Release(ctx, sandbox.Handle(d.Handle))
-	return err
+	return errors.Join(err, failpoint.Hit("release.provider.after"))
 }
 
 // removeLeaf removes an empty leaf; one that is gone, or that there can be none

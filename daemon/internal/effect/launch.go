@@ -18,6 +18,7 @@ import (
 	"github.com/berthd/berth/rpc/wire"
 	"github.com/berthd/berth/statefs"
 	"github.com/berthd/berth/statefs/cgroupfs"
+	"github.com/berthd/berth/statefs/failpoint"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
@@ -28,6 +29,9 @@ import (
 // runs nothing, and ends with the daemon's end of the pipe; after the go it
 // calls home for ever.
 func (h *Host) Launch(ctx context.Context, p engine.LaunchPlan) error {
+	if err := failpoint.Hit("launch.before"); err != nil {
+		return err
+	}
 	dir, err := h.opts.Dir.MakeGenerationDir(p.Key.Session, p.Key.Generation)
 	if err != nil {
 		return unusable(fmt.Errorf("making the instance's directory: %w", err))
@@ -57,6 +61,7 @@ func (h *Host) Launch(ctx context.Context, p engine.LaunchPlan) error {
 		return errors.Join(err, at.parked.Abort())
 	}
 	if err == nil {
+		_ = failpoint.Hit("launch.released") // the session runs: there is no way back
 		h.tidy(p.Key)
 	}
 	return err
@@ -93,6 +98,9 @@ func (h *Host) park(ctx context.Context, p engine.LaunchPlan, dir string) (berth
 			return berth{}, fmt.Errorf("making the leaf: %w", err)
 		}
 	}
+	if err := failpoint.Hit("launch.leaf.made"); err != nil {
+		return at, err
+	}
 	req, closeFiles, err := h.request(p, dir, at.leaf)
 	if err != nil {
 		return at, err
@@ -100,6 +108,9 @@ func (h *Host) park(ctx context.Context, p engine.LaunchPlan, dir string) (berth
 	defer closeFiles()
 	if at.parked, err = spawn.Start(ctx, req); err != nil {
 		return at, fmt.Errorf("starting the wrapper: %w", err)
+	}
+	if err := failpoint.Hit("launch.parked"); err != nil {
+		return at, err
 	}
 	for _, w := range at.parked.Warnings {
 		h.opts.Logger.Debug("wrapper started with a shortcoming", "session", p.Key.Session, "warning", w)
@@ -141,6 +152,9 @@ func (h *Host) prepare(ctx context.Context, p engine.LaunchPlan) (sandbox.Recipe
 	if err != nil {
 		return sandbox.Recipe{}, providerRefusal(p.Spec.Provider, err)
 	}
+	if err := failpoint.Hit("launch.prepare.before"); err != nil {
+		return sandbox.Recipe{}, err
+	}
 	recipe, err := provider.Prepare(ctx, sandbox.PrepareRequest{
 		Handle: sandbox.Handle(p.Lease.Wrapper.Handle), Host: h.opts.HostID,
 		Session: p.Key.Session, Instance: p.Key.Instance, Generation: p.Key.Generation,
@@ -152,6 +166,9 @@ func (h *Host) prepare(ctx context.Context, p engine.LaunchPlan) (sandbox.Recipe
 			CPUPercent: p.Spec.MaxCPUPercent, OpenFiles: p.Spec.MaxOpenFiles,
 		},
 	})
+	if err == nil {
+		err = failpoint.Hit("launch.prepare.after")
+	}
 	if err != nil {
 		return sandbox.Recipe{}, providerRefusal(p.Spec.Provider, err)
 	}
@@ -189,11 +206,18 @@ func (h *Host) release(ctx context.Context, p engine.LaunchPlan, dir string, rec
 			return err
 		}
 	}
+	if err := failpoint.Hit("launch.fenced"); err != nil {
+		return err
+	}
 	if err := h.opts.Watcher.Add(at.parked.PidFD, p.Key); err != nil {
 		return fmt.Errorf("watching the wrapper: %w", err)
 	}
 	h.opts.Links.Expect(p.Key, at.parked.Identity, digest)
-	if err := at.parked.Release(ctx, launch); err != nil {
+	err = failpoint.Hit("launch.release.before")
+	if err == nil {
+		err = at.parked.Release(ctx, launch)
+	}
+	if err != nil {
 		h.opts.Links.Forget(p.Key.Session, p.Key.Generation)
 		return fmt.Errorf("sending the recipe: %w", err)
 	}

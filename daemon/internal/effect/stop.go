@@ -13,6 +13,7 @@ import (
 	"github.com/berthd/berth/daemon/internal/sys"
 	"github.com/berthd/berth/rpc/wire"
 	"github.com/berthd/berth/statefs/cgroupfs"
+	"github.com/berthd/berth/statefs/failpoint"
 	"golang.org/x/sys/unix"
 )
 
@@ -42,7 +43,11 @@ func (h *Host) Stop(ctx context.Context, p engine.StopPlan) engine.StopResult {
 		p.Subject.Instance, p.Subject.Generation = "", 0
 	}
 	p.Subject.Link = evidence.Unknown // what it was when the attempt began is no evidence of its end
+	if err := failpoint.Hit("stop.before"); err != nil {
+		return engine.StopResult{Report: h.Observe(ctx, p.Subject, false), Err: err}
+	}
 	h.announce(&p)
+	_ = failpoint.Hit("stop.announced")
 	if p.Subject.Weak && (p.Link != nil || h.reach(ctx, &p)) {
 		h.leaveToWrapper(ctx, &p)
 	}
@@ -55,6 +60,7 @@ func (h *Host) Stop(ctx context.Context, p engine.StopPlan) engine.StopResult {
 			return engine.StopResult{Report: h.Observe(ctx, p.Subject, false), Err: err}
 		}
 	}
+	_ = failpoint.Hit("stop.emptied")
 	report, err := h.confirm(ctx, &p)
 	if err != nil {
 		return engine.StopResult{Report: report, Err: err}
@@ -64,6 +70,7 @@ func (h *Host) Stop(ctx context.Context, p engine.StopPlan) engine.StopResult {
 			return engine.StopResult{Report: report, Err: fmt.Errorf("removing leaf %q: %w", leaf.Name(), err)}
 		}
 	}
+	_ = failpoint.Hit("stop.removed")
 	return engine.StopResult{Absent: true, Report: report}
 }
 
@@ -183,9 +190,13 @@ func (h *Host) empty(ctx context.Context, leaf *cgroupfs.Leaf, grace time.Durati
 			return err
 		}
 	}
+	if err := failpoint.Hit("stop.kill.before"); err != nil {
+		return err
+	}
 	if err := ignoreGone(leaf.KillWork()); err != nil {
 		return fmt.Errorf("killing work: %w", err)
 	}
+	_ = failpoint.Hit("stop.kill.after")
 	if waitFor(ctx, wrapperLeave, leaf.WaitEmpty) {
 		return nil
 	}

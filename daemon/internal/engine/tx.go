@@ -6,6 +6,7 @@ import (
 
 	"github.com/berthd/berth/daemon/internal/lease"
 	"github.com/berthd/berth/rpc/wire"
+	"github.com/berthd/berth/statefs/failpoint"
 	"github.com/berthd/berth/statefs/journal"
 	"github.com/berthd/berth/statefs/record"
 )
@@ -203,6 +204,7 @@ func (t *tx) event(ev Event) {
 
 // act makes the drafts the state, publishes it and acts.
 func (e *Engine) act(t *tx) {
+	_ = failpoint.Hit("engine.durable")
 	if t.host != nil {
 		e.host = *t.host
 	}
@@ -223,11 +225,13 @@ func (e *Engine) act(t *tx) {
 	}
 	e.stale.Add(t.stale)
 	e.publish(t)
+	_ = failpoint.Hit("engine.published")
 	e.callHome()
 	e.launchEffects()
 	for _, f := range t.replies {
 		f()
 	}
+	_ = failpoint.Hit("engine.answered")
 	e.events.append(t.events)
 	e.maybeSnapshot()
 	e.launchEffects()

@@ -22,6 +22,7 @@ import (
 	"github.com/berthd/berth/daemon/internal/engine"
 	"github.com/berthd/berth/daemon/internal/sys"
 	"github.com/berthd/berth/rpc/wire"
+	"github.com/berthd/berth/statefs/failpoint"
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 )
@@ -224,6 +225,9 @@ func (s *Server) introduce(c *Conn) (engine.Hello, error) {
 	if said.Host != s.opts.HostID {
 		return h, fmt.Errorf("wrapper belongs to host %q", said.Host)
 	}
+	if err := failpoint.Hit("link.hello"); err != nil {
+		return h, err
+	}
 	claim, ok := s.opts.Owner.Claim(key)
 	if !ok {
 		return h, engine.ErrNotExpected
@@ -250,6 +254,9 @@ func (s *Server) welcome(c *Conn, h engine.Hello) (refused, failed error) {
 		return err, nil
 	}
 	s.Forget(h.Key.Session, h.Key.Generation)
+	if err := failpoint.Hit("link.welcome"); err != nil {
+		return nil, err
+	}
 	return nil, c.sendLocked(wire.Frame{Kind: wire.KindWelcome})
 }
 

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/berthd/berth/statefs/failpoint"
 	"golang.org/x/sys/unix"
 )
 
@@ -70,6 +71,7 @@ func Start(ctx context.Context, req Request) (*Parked, error) {
 		unix.Close(recipe[1])
 		return nil, fmt.Errorf("starting %q: %w", req.Path, err)
 	}
+	_ = failpoint.Hit("spawn.clone.after") // the child is there: only its end can be tried
 	p, err := park(child, recipe[1], req.OOMScoreAdj)
 	if err != nil {
 		return nil, fmt.Errorf("starting %q: %w", req.Path, err)
