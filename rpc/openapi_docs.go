@@ -23,7 +23,7 @@ var fieldDocs = map[string]string{
 	"Exit.Kind":                "Kind is \"code\", \"signal\", \"oom\" or \"unknown\".",
 	"ExplainReply.Notes":       "Notes say in words what is missing and what would resolve it.",
 	"ExplainReply.Processes":   "Processes are processes that belong to the session, escaped ones, forged and legacy markers, each with its kind.",
-	"ExplainReply.Spec":        "Spec is the stored specification.",
+	"ExplainReply.Spec":        "Spec is the stored specification; the values of its environment are hidden.",
 	"ExplainReply.Verdict":     "Verdict is absent, present or unknown; Strength strong or weak.",
 	"JournalStatus.Recovery":   "Recovery is what the last start found, in words; empty = nothing unusual.",
 	"ListReply.State":          "State is \"reconciling\" until every wrapper of an earlier daemon is adopted or given up, else \"ready\".",

@@ -200,7 +200,7 @@ type ExplainReply struct {
 	Notes []string `json:"notes,omitempty"`
 	Leaf  string   `json:"leaf,omitempty"`
 	Debts []string `json:"debts,omitempty"`
-	// Spec is the stored specification.
+	// Spec is the stored specification; the values of its environment are hidden.
 	Spec *SessionSpec `json:"spec,omitempty"`
 }
 

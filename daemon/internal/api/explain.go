@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/berthd/berth/daemon/internal/discover"
@@ -146,12 +147,23 @@ func orNone(s string) string {
 	return s
 }
 
+// withoutValues hides the values of an environment: people put secrets there,
+// whatever they were told, and whoever may read may ask.
+func withoutValues(env []string) []string {
+	var shown []string
+	for _, v := range env {
+		name, _, _ := strings.Cut(v, "=")
+		shown = append(shown, name+"=<hidden>")
+	}
+	return shown
+}
+
 func specOf(s *record.Spec) *rpc.SessionSpec {
 	if s == nil {
 		return nil
 	}
 	out := &rpc.SessionSpec{
-		Command: s.Command, Env: s.Env, Workspace: s.Workspace, Provider: s.Provider, Terminal: s.Terminal,
+		Command: s.Command, Env: withoutValues(s.Env), Workspace: s.Workspace, Provider: s.Provider, Terminal: s.Terminal,
 		Rows: s.Rows, Cols: s.Cols, ReserveBytes: &s.ReserveBytes, ReserveInodes: &s.ReserveInodes,
 		Limits: rpc.Limits{
 			Processes: s.MaxProcesses, MemoryBytes: s.MaxMemoryBytes,

@@ -49,6 +49,13 @@ func TestEnvironment(t *testing.T) {
 		}
 	}
 	h.hasThreeDescriptors(t, s.AgentPID)
+	e, err := h.Client.Explain(bounded(t), "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(e.Spec.Env, " "); got != "ASKED=<hidden> PATH=<hidden>" {
+		t.Errorf("explain shows the environment %q", got)
+	}
 	h.Kill()
 	for _, dir := range []string{h.State, h.Run} {
 		if path := find(t, dir, canary); path != "" {
