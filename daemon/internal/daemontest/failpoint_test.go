@@ -30,7 +30,7 @@ func newFailing(t *testing.T) *failing {
 	}
 	dir := t.TempDir()
 	file := filepath.Join(dir, "failpoints")
-	bin, err := build("-tags", "failpoints", "-ldflags", "-s -w -X github.com/berthd/berth/statefs/failpoint.File="+file)
+	bin, err := build("grpcnotrace,failpoints", "-s -w -X github.com/berthd/berth/statefs/failpoint.File="+file)
 	t.Cleanup(func() { os.RemoveAll(bin) })
 	if err != nil {
 		t.Fatal(err)

@@ -46,26 +46,26 @@ func Programs(t testing.TB) string {
 	if dir := os.Getenv(BinEnv); dir != "" {
 		return dir
 	}
-	buildOnce.Do(func() { binDir, buildErr = build("-ldflags", "-s -w") })
+	buildOnce.Do(func() { binDir, buildErr = build("grpcnotrace", "-s -w") })
 	if buildErr != nil {
 		t.Fatal(buildErr)
 	}
 	return binDir
 }
 
-// build builds the programs into a new directory, with more flags.
-func build(flags ...string) (dir string, err error) {
+// build builds the programs, with these tags and linker flags, into a new
+// directory.
+func build(tags, ldflags string) (dir string, err error) {
 	if dir, err = os.MkdirTemp("", "berth-test-bin"); err != nil {
 		return "", err
 	}
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return dir, err
 	}
-	args := append([]string{"build", "-trimpath", "-o", dir + "/"}, flags...)
-	cmd := exec.Command("go", append(args,
+	cmd := exec.Command("go", "build", "-trimpath", "-o", dir+"/", "-tags", tags, "-ldflags", ldflags,
 		"github.com/berthd/berth/daemon/cmd/berthd", "github.com/berthd/berth/daemon/cmd/berth-wrap",
 		"github.com/berthd/berth/daemon/cmd/berth-workspace",
-		"github.com/berthd/berth/rpc/cmd/berthctl", "github.com/berthd/berth/plugins/cmd/berth-sandbox-process")...)
+		"github.com/berthd/berth/rpc/cmd/berthctl", "github.com/berthd/berth/plugins/cmd/berth-sandbox-process")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return dir, fmt.Errorf("building the programs: %w\n%s", err, out)
