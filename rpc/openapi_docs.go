@@ -35,7 +35,7 @@ var fieldDocs = map[string]string{
 	"Preparation.Finished":     "Finished: the workspace is ready for the agent, and is not filled again.",
 	"Preparation.Step":         "Step is the one that has ended last: workspace (the directory was made), copy, clone, checkout, or setup, of which it is the Number-th. Failure is a word for why it failed, with the Code or Signal of its program.",
 	"Process.Kind":             "Kind is what it is to berth: wrapper, member, orphan (no lease names it), escaped, forged, other (another instance of the session), legacy, foreign (another host's), remains or zombie (it has ended), or stuck.",
-	"ResolveRequest.Action":    "Action is \"adopt\" or \"abandon\".",
+	"ResolveRequest.Action":    "Action is \"adopt\": the wrapper that runs is the session's; or \"abandon\": nothing of the session lives, or its provider will never release what it had.",
 	"ResolveRequest.Verified":  "Verified must be true: the operator has looked.",
 	"Root.Name":                "workspaces, state",
 	"SendRequest.Message":      "Message is a client-chosen id; a repeat is answered and not written again.",
@@ -77,6 +77,7 @@ var fieldDocs = map[string]string{
 	"StopState.NextTryIn":      "NextTryIn is the time until the next attempt or recheck, in seconds; 0 = none is due.",
 	"TerminalFrame.Data":       "Data is the bytes (TerminalData), a JSON Size (TerminalResize), or a JSON Exit (TerminalExit), or text (TerminalNotice, TerminalError).",
 	"TerminalFrame.Seq":        "Seq is the spool sequence number of TerminalData from the agent.",
+	"Tombstone.Abandoned":      "Abandoned is what an operator has given up of the session without proof, who that was, and why.",
 	"Tombstone.Saved":          "Saved is the directory of what was saved from the workspace, if anything was.",
 	"Witness.AgeSeconds":       "AgeSeconds is the time since it was asked.",
 }

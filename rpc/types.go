@@ -240,6 +240,9 @@ type Tombstone struct {
 	Evidence       *ExplainReply `json:"evidence,omitempty"`
 	// Saved is the directory of what was saved from the workspace, if anything was.
 	Saved string `json:"saved,omitempty"`
+	// Abandoned is what an operator has given up of the session without proof, who
+	// that was, and why.
+	Abandoned []string `json:"abandoned,omitempty"`
 }
 
 // SendRequest gives bytes to the agent's input.
@@ -294,7 +297,8 @@ type WaitReply struct {
 
 // ResolveRequest is the operator's way out of a lease that berth cannot settle.
 type ResolveRequest struct {
-	// Action is "adopt" or "abandon".
+	// Action is "adopt": the wrapper that runs is the session's; or "abandon": nothing
+	// of the session lives, or its provider will never release what it had.
 	Action string `json:"action"`
 	// Verified must be true: the operator has looked.
 	Verified bool   `json:"verified"`

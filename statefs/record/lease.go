@@ -40,7 +40,8 @@ func (l Lease) Append(dst []byte) []byte {
 	dst = putUint(dst, 28, l.ReservedDevice)
 	dst = putPreparation(dst, 29, l.Preparation)
 	dst = putDuration(dst, 30, l.ReleasedAt)
-	return putString(dst, 31, l.ReleasedBoot)
+	dst = putString(dst, 31, l.ReleasedBoot)
+	return putStrings(dst, 34, l.Abandoned)
 }
 
 // DecodeLease decodes what Lease.Append has written. Strings share one copy of
@@ -131,6 +132,8 @@ func (l *Lease) takeRest(r *reader) {
 		l.ReleasedAt = r.duration()
 	case 31:
 		l.ReleasedBoot = r.string()
+	case 34:
+		l.Abandoned = r.strings(l.Abandoned)
 	}
 }
 

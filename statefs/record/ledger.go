@@ -113,7 +113,8 @@ func (t Tombstone) Append(dst []byte) []byte {
 	dst = putString(dst, 6, t.Reason)
 	dst = putString(dst, 7, t.By)
 	dst = putBytes(dst, 8, t.Evidence)
-	return putString(dst, 9, t.Saved)
+	dst = putString(dst, 9, t.Saved)
+	return putStrings(dst, 10, t.Abandoned)
 }
 
 // DecodeTombstone decodes what Tombstone.Append has written, as DecodeLease does.
@@ -140,6 +141,8 @@ func DecodeTombstone(body []byte) (Tombstone, error) {
 			t.Evidence = r.bytes()
 		case 9:
 			t.Saved = r.string()
+		case 10:
+			t.Abandoned = r.strings(t.Abandoned)
 		}
 	}
 	if err := r.end(TypeTombstone); err != nil {

@@ -143,6 +143,9 @@ type Lease struct {
 	// ReleasedAt is ReleasedWall on the boot clock of the boot ReleasedBoot.
 	ReleasedAt   time.Duration `json:"released_at,omitempty"`
 	ReleasedBoot string        `json:"released_boot,omitempty"`
+	// Abandoned is what an operator has given up without proof, who that was and
+	// why. It goes into the tombstone.
+	Abandoned []string `json:"abandoned,omitempty"`
 }
 
 // Preparation is how far the filling of a workspace has come. Until it is
@@ -287,4 +290,6 @@ type Tombstone struct {
 	Evidence []byte `json:"evidence,omitempty"`
 	// Saved is the path of what was saved from the workspace, empty = nothing was.
 	Saved string `json:"saved,omitempty"`
+	// Abandoned is the lease's.
+	Abandoned []string `json:"abandoned,omitempty"`
 }

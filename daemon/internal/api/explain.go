@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"path"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -43,6 +45,7 @@ func (a *API) Explain(ctx context.Context, p rpc.Peer, session string) (rpc.Expl
 		reply.Debts = append(reply.Debts, fmt.Sprintf("provider %s owes the release of %s (tries %d, last error %q)",
 			d.Provider, d.Handle, d.Attempts, d.LastError))
 	}
+	reply.Notes = append(reply.Notes, debtNotes(v)...)
 	return reply, nil
 }
 
@@ -140,6 +143,17 @@ func notes(v *engine.View) []string {
 	return out
 }
 
+// debtNotes say what a debt to a provider holds up, and who can end that.
+func debtNotes(v *engine.View) []string {
+	out := append([]string(nil), v.Lease.Abandoned...)
+	if !v.State.Vacant() || len(v.Lease.Debts) == 0 || v.Lease.Debts[0].LastError == "" {
+		return out
+	}
+	return append(out, fmt.Sprintf("the session can be neither started nor deleted until its provider has released what it had, which is tried "+
+		"again by itself; a provider that is gone for good has to be configured once more, or the release given up with "+
+		"\"berthctl lease resolve %s --abandon --i-verified\"", v.Lease.Session))
+}
+
 func orNone(s string) string {
 	if s == "" {
 		return "nobody"
@@ -183,6 +197,7 @@ func specOf(s *record.Spec) *rpc.SessionSpec {
 func tombstoneOf(t *record.Tombstone) *rpc.Tombstone {
 	out := &rpc.Tombstone{
 		Session: t.Session, LastGeneration: t.LastGeneration, Reason: t.Reason, By: t.By, At: t.Wall, Saved: t.Saved,
+		Abandoned: t.Abandoned,
 	}
 	var r evidence.Report
 	if len(t.Evidence) > 0 && json.Unmarshal(t.Evidence, &r) == nil {
@@ -197,25 +212,44 @@ func tombstoneOf(t *record.Tombstone) *rpc.Tombstone {
 
 // findInstance finds the one wrapper of a session that an operator wants to
 // adopt.
-func (a *API) findInstance(ctx context.Context, v *engine.View) (lease.Instance, error) {
-	ctx, cancel := bound(ctx, explainBound)
+func (a *API) findInstance(ctx context.Context, v *engine.View) (engine.Found, error) {
+	ctx, cancel := bound(ctx, scanBound)
 	defer cancel()
 	result, err := a.opts.Prober.Scan(ctx)
 	if err != nil {
-		return lease.Instance{}, fmt.Errorf("scanning for the session's wrapper: %w", err)
+		return engine.Found{}, fmt.Errorf("scanning for the session's wrapper: %w", err)
 	}
-	found := map[lease.Instance]bool{}
-	for _, p := range result.Procs {
-		if p.Kind == discover.Member && p.Session == v.Lease.Session && !p.Zombie {
-			found[lease.Instance{ID: p.Instance, Generation: p.Generation}] = true
+	found := map[lease.Instance]string{} // → name of its leaf
+	for i := range result.Procs {
+		p := &result.Procs[i]
+		if p.Kind != discover.Member || p.Session != v.Lease.Session || p.Zombie {
+			continue
+		}
+		instance := lease.Instance{ID: p.Instance, Generation: p.Generation}
+		if _, seen := found[instance]; !seen {
+			found[instance] = ""
+		}
+		if p.UID == a.opts.UID && path.Base(p.Cgroup) == "wrap" {
+			found[instance] = path.Base(path.Dir(p.Cgroup))
 		}
 	}
 	if len(found) != 1 {
-		return lease.Instance{}, rpc.Errorf(rpc.CodeNotRunning,
+		return engine.Found{}, rpc.Errorf(rpc.CodeNotRunning,
 			"%d instances of session %q are running; exactly one can be adopted", len(found), v.Lease.Session)
 	}
-	for i := range found {
-		return i, nil
+	for instance, leaf := range found {
+		return engine.Found{Instance: instance, LeafName: leaf, Process: a.wrapperOf(ctx, v, instance, leaf)}, nil
 	}
 	panic("internal error: one is not none")
+}
+
+// wrapperOf tells an instance's wrapper from what it runs: by its marker, its
+// place and its lock.
+func (a *API) wrapperOf(ctx context.Context, v *engine.View, i lease.Instance, leaf string) sys.Identity {
+	s := v.Subject
+	s.Instance, s.Generation, s.Wrapper, s.Since = i.ID, i.Generation, sys.Identity{}, 0
+	s.LockPath = filepath.Join(a.opts.Dir.GenerationDir(v.Lease.Session, i.Generation), "lock")
+	s.LeafName, s.LeafPath, s.LeafParentInode, s.Weak = leaf, "", 0, leaf == ""
+	report := a.opts.Prober.Full(ctx, s)
+	return report.Subject.Wrapper
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/berthd/berth/plugins/host"
 	"github.com/berthd/berth/rpc"
 	"github.com/berthd/berth/statefs"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -36,8 +37,18 @@ func (d *Daemon) engineOptions() engine.Options {
 		LeafAt:        d.leafAt,
 		GenerationDir: d.dir.GenerationDir,
 		WorkspaceDir:  d.dir.WorkspaceDir,
+		OwnerOf:       ownerOf,
 		Logger:        d.log.Named("engine"),
 	}
+}
+
+// ownerOf is whom a directory belongs to.
+func ownerOf(dir string) (uid, gid uint32, ok bool) {
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return 0, 0, false
+	}
+	return st.Uid, st.Gid, true
 }
 
 func settings(c *config.Config) engine.Settings {

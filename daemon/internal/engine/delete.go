@@ -156,7 +156,7 @@ func (t *tx) bury(d *draft, r DeleteResult) {
 	tomb := &record.Tombstone{
 		Session: d.s.id, UID: d.lease.UID, LastGeneration: d.state.NextGeneration - 1, Wall: t.wall,
 		Reason: d.lease.Deletion.Reason, By: d.lease.Deletion.By, Evidence: evidence,
-		Saved: d.lease.Deletion.Saved,
+		Saved: d.lease.Deletion.Saved, Abandoned: d.lease.Abandoned,
 	}
 	t.append(record.TypeTombstone, d.s.id, d.state.NextGeneration, tomb.Append(nil))
 	t.event(deletedEvent(tomb))

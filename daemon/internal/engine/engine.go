@@ -114,7 +114,10 @@ type Options struct {
 	GenerationDir func(session string, generation uint64) string
 	// WorkspaceDir is the directory of a workspace that berth makes.
 	WorkspaceDir func(session string) string
-	Logger       hclog.Logger
+	// OwnerOf is whom a directory belongs to; ok is false when that cannot be
+	// told. nil = nobody is asked.
+	OwnerOf func(dir string) (uid, gid uint32, ok bool)
+	Logger  hclog.Logger
 }
 
 // Engine is the single owner of durable state.

@@ -19,6 +19,7 @@ type Hello struct {
 	Status       wire.Status
 	Protocol     int
 	RecipeDigest string // empty when this daemon has not launched it
+	TokenHash    string // of the token that it has shown
 	Link         Link
 }
 
@@ -52,9 +53,20 @@ func (t *tx) hello(h *Hello) error {
 	case d.state.Owned() && d.state.LinkLostAt != 0:
 		t.mustReduce(d, lease.Event{Kind: lease.LinkRegained, Instance: instance})
 	}
+	if d.state.Owned() && d.lease.Wrapper.TokenHash == "" && h.TokenHash != "" {
+		t.introduced(d, h)
+	}
 	t.touch(d.s.id)
 	t.then(func() { t.e.takeLink(d.s, h) })
 	return nil
+}
+
+// introduced completes the record of a wrapper that an operator has adopted by
+// its process, since its record was lost: from now on its token counts.
+func (t *tx) introduced(d *draft, h *Hello) {
+	w := &d.lease.Wrapper
+	w.TokenHash, w.Protocol, w.AgentPID = h.TokenHash, h.Protocol, h.Status.AgentPID
+	t.put(d, lease.LinkRegained.String(), "")
 }
 
 // verify makes the instance the session's running one. A command is active

@@ -84,6 +84,9 @@ func (t *tx) strayLeaf(leaf LeafSeen) {
 		d.lease.Unreadable = fmt.Sprintf("leaf %s is populated and no lease tells of it", leaf.Path)
 		d.lease.Wrapper.Leaf = leaf.Path
 		t.e.findWorkspace(&d.lease, nil)
+		if t.tombstone(leaf.Session) == nil {
+			t.e.findOwner(&d.lease)
+		}
 		t.put(d, "unreadable", d.lease.Unreadable)
 	case d != nil && leaf.Populated:
 		t.requestStop(d, lease.UnexpectedWrapper, lease.Target{}, "", "",

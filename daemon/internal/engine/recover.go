@@ -183,10 +183,13 @@ func (e *Engine) install(l *Loaded) {
 			s.lease = record.Lease{
 				Session: id, UID: from.lease.UID, GID: from.lease.GID, Wrapper: from.lease.Wrapper,
 				Workspace: from.lease.Workspace, WorkspaceMade: from.lease.WorkspaceMade,
-				Preparation: from.lease.Preparation,
-				Deletion:    from.lease.Deletion, Unreadable: "the lease cannot be read: " + from.broken,
+				Preparation: from.lease.Preparation, Abandoned: from.lease.Abandoned,
+				Deletion: from.lease.Deletion, Unreadable: "the lease cannot be read: " + from.broken,
 			}
 			e.findWorkspace(&s.lease, s.spec)
+			if from.lease.Session == "" {
+				e.findOwner(&s.lease)
+			}
 			s.state = lease.Unreadable(max(from.next, from.state.NextGeneration))
 		}
 		s.raiseTo = from.next
@@ -227,6 +230,17 @@ func (e *Engine) findWorkspace(l *record.Lease, spec *record.Spec) {
 		l.Workspace = spec.Workspace
 	default:
 		l.Workspace = e.opts.WorkspaceDir(l.Session)
+	}
+}
+
+// findOwner gives a lease of which nothing could be read the owner of its
+// workspace: what is done there must not be done as root.
+func (e *Engine) findOwner(l *record.Lease) {
+	if e.opts.OwnerOf == nil {
+		return
+	}
+	if uid, gid, ok := e.opts.OwnerOf(l.Workspace); ok {
+		l.UID, l.GID = uid, gid
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 
 	"github.com/berthd/berth/daemon/internal/admit"
 	"github.com/berthd/berth/daemon/internal/lease"
-	"github.com/berthd/berth/statefs/cgroupfs"
 	"github.com/berthd/berth/statefs/journal"
 	"github.com/berthd/berth/statefs/record"
 )
@@ -265,7 +264,7 @@ func (t *tx) place(d *draft, i lease.Instance, spec *record.Spec) {
 	leaf, parent := t.e.opts.Leaf(d.s.id, i.Generation)
 	d.lease.Wrapper = record.Wrapper{
 		Since: t.now, Leaf: leaf, LeafParentInode: parent, TokenHash: hex.EncodeToString(hash[:]),
-		Provider: spec.Provider, Handle: t.e.opts.HostID[:12] + "-" + cgroupfs.LeafName(d.s.id, i.Generation),
+		Provider: spec.Provider, Handle: t.handle(d.s.id, i.Generation),
 	}
 }
 

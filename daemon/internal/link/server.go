@@ -5,7 +5,8 @@
 // when its process is the one that was spawned: by its pidfd identity where
 // that is recorded or expected, else, after a crash between the spawn and its
 // record, by its place in the leaf's own cgroup, where only the daemon puts
-// processes. The package knows no states and decides no fate: the engine does.
+// processes. Where the hash is lost, an operator has adopted the process: then
+// its identity alone counts, once. The package knows no states and decides no fate: the engine does.
 package link
 
 import (
@@ -29,7 +30,7 @@ import (
 
 // Claim is what the published lease says about an instance.
 type Claim struct {
-	TokenHash string
+	TokenHash string       // empty when it is lost
 	Identity  sys.Identity // zero before it was verified
 	// WrapCgroup is the cgroup directory of the wrapper; empty without cgroups.
 	WrapCgroup string
@@ -233,10 +234,11 @@ func (s *Server) introduce(c *Conn) (engine.Hello, error) {
 		return h, engine.ErrNotExpected
 	}
 	sum := sha256.Sum256([]byte(said.Token))
-	if subtle.ConstantTimeCompare([]byte(hex.EncodeToString(sum[:])), []byte(claim.TokenHash)) != 1 {
+	h.Identity, h.TokenHash = peer, hex.EncodeToString(sum[:])
+	adopted := claim.TokenHash == "" && claim.Identity.PID != 0 && said.Token != ""
+	if !adopted && subtle.ConstantTimeCompare([]byte(h.TokenHash), []byte(claim.TokenHash)) != 1 {
 		return h, errors.New("the token is not this instance's")
 	}
-	h.Identity = peer
 	h.RecipeDigest, err = s.identify(peer, key, claim)
 	return h, err
 }

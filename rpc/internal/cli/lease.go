@@ -45,7 +45,9 @@ func (a *app) resolveCmd() *cobra.Command {
 	cmd.Long = `Adopt or abandon the lease of a quarantined session: one whose process berth could
 not stop, or whose record it could not read. Adopting takes the running process
 back; abandoning says that you have made sure that nothing of it is alive.
-Berth believes you.`
+Abandoning also gives up what a provider does not release, for good, of a
+session that nothing runs of. Berth believes you, and keeps what you said in
+the session's record and in its tombstone.`
 	cmd.Flags().BoolVar(&adopt, "adopt", false, "the process that runs is the session's: take it back")
 	cmd.Flags().BoolVar(&abandon, "abandon", false, "nothing of the session is alive: give the lease up")
 	cmd.Flags().BoolVar(&verified, "i-verified", false, "you have looked")
