@@ -30,6 +30,7 @@ const (
 	CodeCapacityUnknown    Code = "CAPACITY_UNKNOWN"
 	CodeFilesystemUnusable Code = "FILESYSTEM_UNUSABLE"
 	CodeCapability         Code = "CAPABILITY_UNAVAILABLE"
+	CodeAllocationRetired  Code = "ALLOCATION_RETIRED"
 	CodeProvider           Code = "PROVIDER_UNAVAILABLE"
 	CodeStartFailed        Code = "START_FAILED"
 	CodeNotRunning         Code = "NOT_RUNNING"
@@ -84,6 +85,7 @@ var httpStatus = map[Code]int{
 	CodeCapacityUnknown:    http.StatusInsufficientStorage,
 	CodeFilesystemUnusable: http.StatusInsufficientStorage,
 	CodeCapability:         http.StatusUnprocessableEntity,
+	CodeAllocationRetired:  http.StatusUnprocessableEntity,
 	CodeProvider:           http.StatusServiceUnavailable,
 	CodeStartFailed:        http.StatusUnprocessableEntity,
 	CodeNotRunning:         http.StatusConflict,

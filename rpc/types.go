@@ -22,6 +22,9 @@ type SessionSpec struct {
 	Setup []string `json:"setup,omitempty"`
 	// Pinned: the workspace is not reclaimed when the disk is full.
 	Pinned bool `json:"pinned,omitempty"`
+	// Allocation is "dedicated", a sandbox of the session's own, which is also the
+	// default. "shared" is retired and refused.
+	Allocation string `json:"allocation,omitempty"`
 	// Provider is the sandbox provider's kind; empty = the first configured one
 	// that can do what the spec needs.
 	Provider string `json:"provider,omitempty"`
@@ -100,6 +103,9 @@ type Session struct {
 	Command        []string `json:"command,omitempty"`
 	Terminal       bool     `json:"terminal,omitempty"`
 	Workspace      string   `json:"workspace,omitempty"`
+	// Allocation is "shared" for a session that older software made: it can be
+	// stopped and deleted, and is never started.
+	Allocation string `json:"allocation,omitempty"`
 	// Adoption is "", "reconciling", "present", "adopted" or "unknown": how far
 	// the daemon has got with a wrapper of an earlier daemon.
 	Adoption string `json:"adoption,omitempty"`

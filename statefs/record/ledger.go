@@ -58,7 +58,8 @@ func (o Operation) Append(dst []byte) []byte {
 	dst = putString(dst, 9, o.ErrorCode)
 	dst = putUint(dst, 10, o.Conflicts)
 	dst = putTime(dst, 11, o.Wall)
-	return putUint(dst, 12, o.Generation)
+	dst = putUint(dst, 12, o.Generation)
+	return putString(dst, 20, o.Allocation)
 }
 
 // DecodeOperation decodes what Operation.Append has written, as DecodeLease does.
@@ -100,6 +101,8 @@ func (o *Operation) take(r *reader) {
 		o.Wall = r.time()
 	case 12:
 		o.Generation = r.uint()
+	case 20:
+		o.Allocation = r.string()
 	}
 }
 

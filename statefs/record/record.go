@@ -74,7 +74,15 @@ type Spec struct {
 	Setup  []string `json:"setup,omitempty"`
 	// Pinned: the workspace is never reclaimed.
 	Pinned bool `json:"pinned,omitempty"`
+	// Allocation is the kind of what the session's sandbox is part of: empty or
+	// "dedicated" = its own. AllocationShared is retired: such a session is
+	// listed, stopped and deleted, and never started.
+	Allocation string `json:"allocation,omitempty"`
 }
+
+// AllocationShared is one sandbox for several sessions. No berth makes it any
+// more; records may name it for ever.
+const AllocationShared = "shared"
 
 // Source is where the content of a workspace comes from: one of Copy and Clone.
 type Source struct {
@@ -276,6 +284,8 @@ type Operation struct {
 	Wall      time.Time `json:"wall"`
 	// Generation is the generation that the operation made, if any.
 	Generation uint64 `json:"generation,omitempty"`
+	// Allocation is what the request asked for, as Spec has it.
+	Allocation string `json:"allocation,omitempty"`
 }
 
 // Tombstone is what stays of a deleted session.

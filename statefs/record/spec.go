@@ -23,7 +23,8 @@ func (s Spec) Append(dst []byte) []byte {
 	dst = putUint(dst, 17, s.MaxOpenFiles)
 	dst = putSource(dst, 18, s.Source)
 	dst = putStrings(dst, 19, s.Setup)
-	return putBool(dst, 20, s.Pinned)
+	dst = putBool(dst, 20, s.Pinned)
+	return putString(dst, 30, s.Allocation)
 }
 
 // DecodeSpec decodes what Spec.Append has written, as DecodeLease does.
@@ -81,6 +82,8 @@ func (s *Spec) take(r *reader) {
 		s.Setup = r.strings(s.Setup)
 	case 20:
 		s.Pinned = r.bool()
+	case 30:
+		s.Allocation = r.string()
 	}
 }
 

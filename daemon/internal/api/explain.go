@@ -131,6 +131,9 @@ func notes(v *engine.View) []string {
 		note("the workspace is not prepared: step %q failed (%s); the next start tries it again, %s has what it printed",
 			p.Step, p.Failure, "prepare.log in the generation's directory")
 	}
+	if v.Spec != nil && v.Spec.Allocation == record.AllocationShared {
+		note("the session is of a shared allocation, which is retired: it can be stopped and deleted, not started")
+	}
 	if v.Spec == nil {
 		note("the specification cannot be read: the session can be stopped and deleted, not started")
 	}
@@ -184,6 +187,7 @@ func specOf(s *record.Spec) *rpc.SessionSpec {
 			CPUPercent: s.MaxCPUPercent, OpenFiles: s.MaxOpenFiles,
 		},
 		Source: shownSource(s.Source), Setup: s.Setup, Pinned: s.Pinned,
+		Allocation: s.Allocation,
 	}
 	if s.Grace >= 0 {
 		seconds := s.Grace.Seconds()

@@ -260,6 +260,9 @@ func sessionOf(v *engine.View) rpc.Session {
 	}
 	if v.Spec != nil {
 		s.Provider, s.Command, s.Terminal = v.Spec.Provider, v.Spec.Command, v.Spec.Terminal
+		if v.Spec.Allocation == record.AllocationShared {
+			s.Allocation = v.Spec.Allocation
+		}
 	}
 	if !v.State.Vacant() {
 		s.PID, s.AgentPID = l.Wrapper.PID, l.Wrapper.AgentPID

@@ -142,6 +142,7 @@ func (a *API) spec(session string, owner Owner, in *rpc.SessionSpec) (*record.Sp
 		MaxProcesses: in.Limits.Processes, MaxMemoryBytes: in.Limits.MemoryBytes,
 		MaxCPUPercent: in.Limits.CPUPercent, MaxOpenFiles: in.Limits.OpenFiles,
 		Source: sourceOf(in.Source), Setup: in.Setup, Pinned: in.Pinned,
+		Allocation: in.Allocation,
 	}
 	if in.Terminal && in.Rows == 0 && in.Cols == 0 {
 		out.Rows, out.Cols = 24, 80
@@ -218,6 +219,13 @@ func validate(in *rpc.SessionSpec) error {
 	invalid := func(format string, args ...any) error { return rpc.Errorf(rpc.CodeInvalidRequest, format, args...) }
 	if len(in.Command) == 0 || in.Command[0] == "" {
 		return invalid("spec.command: at least one element, the program, is needed")
+	}
+	switch in.Allocation {
+	case "", "dedicated":
+	case record.AllocationShared:
+		return rpc.Errorf(rpc.CodeAllocationRetired, "spec.allocation: shared allocations are retired; leave it out, each session has a sandbox of its own")
+	default:
+		return invalid("spec.allocation: %q, want dedicated or nothing", in.Allocation)
 	}
 	size := 0
 	for i, arg := range in.Command {

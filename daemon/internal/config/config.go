@@ -83,6 +83,8 @@ type Socket struct {
 type Sessions struct {
 	// DefaultOwner owns sessions that root starts without naming an owner.
 	DefaultOwner string `toml:"default_owner"`
+	// Allocation is one of Allocations; a retired one falls through to the default.
+	Allocation string `toml:"allocation"`
 	// AllowRoot lets agents run as root.
 	AllowRoot      bool     `toml:"allow_root"`
 	StartupTimeout Duration `toml:"startup_timeout"`
@@ -91,6 +93,13 @@ type Sessions struct {
 	ReserveInodes  uint64   `toml:"reserve_inodes"`
 	Launches       int      `toml:"launches"`
 }
+
+// Allocations are what sessions.allocation may be, AllocationRetired what older
+// configurations have.
+var Allocations = []string{"", "dedicated", AllocationRetired}
+
+// AllocationRetired was one sandbox for several sessions.
+const AllocationRetired = "shared"
 
 // Stop is the stop ladder and quarantine.
 type Stop struct {
@@ -320,6 +329,9 @@ func (c *Config) Validate() error {
 	}
 	if c.Sessions.Grace < 0 || c.Sessions.Grace >= c.Stop.AttemptDeadline {
 		bad("sessions.grace = %q: must be from 0 to below stop.attempt_deadline (%s)", c.Sessions.Grace.D(), c.Stop.AttemptDeadline.D())
+	}
+	if !slices.Contains(Allocations, c.Sessions.Allocation) {
+		bad("sessions.allocation = %q: must be dedicated or empty", c.Sessions.Allocation)
 	}
 	if c.Wrapper.LostAfter <= c.Wrapper.HeartbeatEvery {
 		bad("wrapper.lost_after = %q: must be above wrapper.heartbeat_every (%s)", c.Wrapper.LostAfter.D(), c.Wrapper.HeartbeatEvery.D())

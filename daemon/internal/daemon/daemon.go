@@ -149,6 +149,9 @@ func (d *Daemon) open() (err error) {
 	}
 	d.closers = append(d.closers, d.journal.Close)
 	d.loaded.Recovered(d.recovery)
+	if d.cfg.Sessions.Allocation == config.AllocationRetired {
+		d.log.Warn("sessions.allocation is retired: each session gets a sandbox of its own", "value", config.AllocationRetired)
+	}
 	for _, p := range d.loaded.Problems() {
 		d.log.Warn("recovering the journal", "problem", p)
 	}

@@ -48,6 +48,45 @@ func (h *Host) doctorHost(t *testing.T, change func(*hostRecord)) {
 	})
 }
 
+// doctorSpec does the same with a session's specification.
+func (h *Host) doctorSpec(t *testing.T, session string, change func(*record.Spec)) {
+	t.Helper()
+	var s record.Spec
+	var generation uint64
+	h.journal(t, func(r journal.Record) (err error) {
+		if record.Type(r.Type) == record.TypeSpec && r.Session == session {
+			s, err = record.DecodeSpec(r.Body)
+			generation = r.Generation
+		}
+		return err
+	}, func() journal.Entry {
+		change(&s)
+		return journal.Entry{Type: uint16(record.TypeSpec), Session: session, Generation: generation, Body: s.Append(nil)}
+	})
+}
+
+// doctorOperation does the same with the ledger's row of a key.
+func (h *Host) doctorOperation(t *testing.T, key string, change func(*record.Operation)) {
+	t.Helper()
+	var op record.Operation
+	h.journal(t, func(r journal.Record) error {
+		if record.Type(r.Type) != record.TypeOperation {
+			return nil
+		}
+		o, err := record.DecodeOperation(r.Body)
+		if err == nil && o.Key == key {
+			op = o
+		}
+		return err
+	}, func() journal.Entry {
+		if op.Key == "" {
+			t.Fatalf("the journal has no operation of key %s", key)
+		}
+		change(&op)
+		return journal.Entry{Type: uint16(record.TypeOperation), Session: op.Session, Generation: op.Generation, Body: op.Append(nil)}
+	})
+}
+
 // journal replays the journal and appends what entry then makes.
 func (h *Host) journal(t *testing.T, replay func(journal.Record) error, entry func() journal.Entry) {
 	t.Helper()

@@ -27,6 +27,7 @@ const (
 	codeJournal            Code = "JOURNAL_FAILED"
 	codeReconciling        Code = "RECONCILING"
 	codeDraining           Code = "HOST_DRAINING"
+	codeAllocationRetired  Code = "ALLOCATION_RETIRED"
 )
 
 // Refusal says that a request was refused and changed nothing, or that what it

@@ -66,6 +66,11 @@ func (t *tx) start(req *StartRequest, reply func(Started, error)) {
 		t.answer(func() { reply(Started{}, err) })
 		return
 	}
+	if row != nil && row.Allocation == record.AllocationShared {
+		err := retired("operation " + row.Key)
+		t.answer(func() { reply(Started{}, err) })
+		return
+	}
 	if row != nil && row.Done {
 		t.answer(func() { reply(replay[Started](row)) })
 		return
@@ -124,6 +129,8 @@ func (t *tx) startable(req *StartRequest) (*draft, error) {
 	case d.spec == nil:
 		return nil, refusal(codeCleanupPending, false,
 			"the specification of session %q cannot be read; delete the session and start a new one", req.Session)
+	case d.spec.Allocation == record.AllocationShared:
+		return nil, retired("session " + d.s.id)
 	case req.Spec != nil && req.Spec.Digest != d.spec.Digest:
 		return nil, specConflict(req.Session, d.spec, req.Spec)
 	case d.state.Vacant() && len(d.lease.Debts) > 0:
@@ -132,6 +139,13 @@ func (t *tx) startable(req *StartRequest) (*draft, error) {
 			orPending(d.lease.Debts[0].LastError)).after(d.lease.Debts[0].NextAt - t.now)
 	}
 	return d, nil
+}
+
+// retired refuses what is part of a sandbox that several sessions share. The kind
+// is what the record says, never a guess.
+func retired(what string) *Refusal {
+	return refusal(codeAllocationRetired, false,
+		"%s is of a shared allocation, which is retired: it can be stopped and deleted, and not started", what)
 }
 
 func orPending(lastError string) string {
@@ -188,8 +202,13 @@ func (t *tx) running(d *draft, key opKey, req *StartRequest, reply func(Started,
 }
 
 func startRow(key opKey, req *StartRequest, generation uint64) record.Operation {
+	var allocation string
+	if req.Spec != nil {
+		allocation = req.Spec.Allocation
+	}
 	return record.Operation{
-		UID: key.uid, Kind: key.kind, Key: key.key, Session: req.Session,
+		Allocation: allocation,
+		UID:        key.uid, Kind: key.kind, Key: key.key, Session: req.Session,
 		Digest: req.Digest, Generation: generation,
 	}
 }

@@ -176,6 +176,7 @@ var hints = map[rpc.Code]string{
 	rpc.CodeCapacityUnknown:    "berthctl capacity (the file system could not be measured)",
 	rpc.CodeFilesystemUnusable: "df and dmesg: the file system does not take writes",
 	rpc.CodeCapability:         "berthctl providers (it shows what each can do)",
+	rpc.CodeAllocationRetired:  "another session id for new work (the old session can be stopped and deleted only)",
 	rpc.CodeProvider:           "berthctl providers (it shows what is wrong)",
 	rpc.CodeStartFailed:        "berthctl logs %s and berthctl explain %[1]s",
 	rpc.CodeNotRunning:         "berthctl start %s",
