@@ -94,6 +94,8 @@ func explained(r *evidence.Report) rpc.ExplainReply {
 	for i := range r.Stuck {
 		p := processOf(&r.Stuck[i].Proc, "stuck")
 		p.Detail = "uninterruptible sleep in " + r.Stuck[i].Wchan
+		reply.Notes = append(reply.Notes, fmt.Sprintf("process %d (%s) sleeps in the kernel, where no signal reaches it: it ends when what it waits for answers "+
+			"(a file system, a device), or with a reboot; only this session waits for it", p.PID, p.Comm))
 		reply.Processes = append(reply.Processes, p)
 	}
 	return reply
