@@ -71,6 +71,7 @@ var methods = []*Method{
 	row("scan", "GET", "/v1/scan", RoleReader, "What runs on the host: ours, legacy and strays.", onHost(Service.Scan)),
 	row("openapi", "GET", "/v1/openapi.json", RoleReader, "This interface as an OpenAPI 3.1 document.", document),
 	row("events", "GET", "/v1/events", RoleReader, "Durable events, oldest first.", events),
+	row("operations", "GET", "/v1/operations", RoleReader, "Operations by their keys, and what they were answered.", onHostWithQuery(Service.Operations)),
 	row("list", "GET", "/v1/sessions", RoleReader, "All sessions that the caller may see, by id.", onHost(Service.List)),
 	row("get", "GET", "/v1/sessions/{id}", RoleReader, "One session.", onSession(Service.Get)),
 	row("explain", "GET", "/v1/sessions/{id}/explain", RoleReader, "Every witness of a session with its answer and age.", onSession(Service.Explain)),
@@ -132,6 +133,15 @@ func onHostWithBody[Q, R any](f func(Service, context.Context, Peer, Q) (R, erro
 		m.Request, m.Reply = reflect.TypeFor[Q](), reflect.TypeFor[R]()
 		m.call = func(s Service, ctx context.Context, in *input) (any, error) {
 			return f(s, ctx, in.peer, *in.body.(*Q))
+		}
+	}
+}
+
+func onHostWithQuery[Q, R any](f func(Service, context.Context, Peer, Q) (R, error)) option {
+	return func(m *Method) {
+		m.Query, m.Reply = reflect.TypeFor[Q](), reflect.TypeFor[R]()
+		m.call = func(s Service, ctx context.Context, in *input) (any, error) {
+			return f(s, ctx, in.peer, *in.query.(*Q))
 		}
 	}
 }

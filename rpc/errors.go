@@ -19,6 +19,7 @@ const (
 	CodeSpecConflict       Code = "SPEC_CONFLICT"
 	CodeOperationConflict  Code = "OPERATION_CONFLICT"
 	CodeReconcilePending   Code = "RECONCILE_PENDING"
+	CodeQuota              Code = "QUOTA_EXCEEDED"
 	CodeDeleting           Code = "DELETING"
 	CodeSessionDeleted     Code = "SESSION_DELETED"
 	CodeCleanupPending     Code = "CLEANUP_PENDING"
@@ -74,6 +75,7 @@ var httpStatus = map[Code]int{
 	CodeSpecConflict:       http.StatusConflict,
 	CodeOperationConflict:  http.StatusConflict,
 	CodeReconcilePending:   http.StatusConflict,
+	CodeQuota:              http.StatusTooManyRequests,
 	CodeDeleting:           http.StatusGone,
 	CodeSessionDeleted:     http.StatusGone,
 	CodeCleanupPending:     http.StatusConflict,

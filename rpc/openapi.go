@@ -173,6 +173,9 @@ func (b *openAPI) schema(t reflect.Type) obj {
 	case reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		return obj{"type": "integer", "minimum": 0}
 	case reflect.Slice:
+		if t == reflect.TypeFor[json.RawMessage]() {
+			return obj{} // anything
+		}
 		if t.Elem().Kind() == reflect.Uint8 {
 			return obj{"type": "string", "contentEncoding": "base64"}
 		}

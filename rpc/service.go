@@ -55,6 +55,7 @@ type Service interface {
 	Capacity(ctx context.Context, p Peer) (CapacityReply, error)
 	Scan(ctx context.Context, p Peer) (ScanReply, error)
 	Providers(ctx context.Context, p Peer) (ProvidersReply, error)
+	Operations(ctx context.Context, p Peer, q OperationsQuery) (OperationsReply, error)
 	Status(ctx context.Context, p Peer) (StatusReply, error)
 	Version(ctx context.Context, p Peer) (VersionReply, error)
 }
@@ -74,6 +75,11 @@ type EventsQuery struct {
 	After   uint64
 	Session string // empty = all that the peer may see
 	Follow  bool
+}
+
+// OperationsQuery selects rows of the operation ledger; what is empty selects all.
+type OperationsQuery struct {
+	Key, Kind, Session string
 }
 
 // AttachQuery opens a terminal.

@@ -1,6 +1,9 @@
 package rpc
 
-import "time"
+import (
+	"encoding/json"
+	"time"
+)
 
 // SessionSpec is what a client asks a session to be.
 type SessionSpec struct {
@@ -303,6 +306,7 @@ type WaitReply struct {
 
 // ResolveRequest is the operator's way out of a lease that berth cannot settle.
 type ResolveRequest struct {
+	Key string `json:"key,omitempty"`
 	// Action is "adopt": the wrapper that runs is the session's; or "abandon": nothing
 	// of the session lives, or its provider will never release what it had.
 	Action string `json:"action"`
@@ -433,6 +437,7 @@ type Drain struct {
 
 // DrainRequest asks that nothing be started any more, until undrain.
 type DrainRequest struct {
+	Key string `json:"key,omitempty"`
 	// Kill also stops all sessions; without it they go on.
 	Kill bool `json:"kill,omitempty"`
 	// Wait blocks until no session runs or is being stopped, quarantined ones aside.
@@ -441,7 +446,40 @@ type DrainRequest struct {
 }
 
 // UndrainRequest asks that sessions may be started again.
-type UndrainRequest struct{}
+type UndrainRequest struct {
+	Key string `json:"key,omitempty"`
+}
+
+// Operation is one request that had an operation key.
+type Operation struct {
+	// UID is the caller's; keys are per user and kind. Kind is start, stop, delete,
+	// resolve, drain or undrain.
+	UID     uint32 `json:"uid"`
+	Kind    string `json:"kind"`
+	Key     string `json:"key"`
+	Session string `json:"session,omitempty"`
+	// Generation is the newest of the session when it was asked for.
+	Generation uint64 `json:"generation,omitempty"`
+	// State is open (under way), done, failed, or reconcile_pending: what became of
+	// it is not known, since the record of its session was lost.
+	State string `json:"state"`
+	// Result is the recorded answer, which every repeat gets; ErrorCode and Message
+	// are the recorded refusal.
+	Result    json.RawMessage `json:"result,omitempty"`
+	ErrorCode Code            `json:"error_code,omitempty"`
+	Message   string          `json:"message,omitempty"`
+	// Conflicts counts requests with the same key that asked for something else.
+	Conflicts uint64 `json:"conflicts,omitempty"`
+	// At is when it was asked for, or answered.
+	At time.Time `json:"at"`
+}
+
+// OperationsReply lists operations by user, kind and key.
+type OperationsReply struct {
+	Operations []Operation `json:"operations"`
+	// Truncated: there are more; ask for less.
+	Truncated bool `json:"truncated,omitempty"`
+}
 
 // DrainReply is the host's state after drain and undrain.
 type DrainReply struct {

@@ -176,8 +176,17 @@ func (c *Client) refusal(ctx context.Context, resp *http.Response) error {
 
 // invoke calls a method whose reply is one object.
 func invoke[R any](ctx context.Context, c *Client, method, session string, body any) (R, error) {
+	return call[R](ctx, c, method, session, nil, body)
+}
+
+// invokeQuery is invoke for a method of the host that takes query parameters.
+func invokeQuery[R any](ctx context.Context, c *Client, method string, query any) (R, error) {
+	return call[R](ctx, c, method, "", query, nil)
+}
+
+func call[R any](ctx context.Context, c *Client, method, session string, query, body any) (R, error) {
 	var reply R
-	resp, err := c.do(ctx, method, session, nil, body)
+	resp, err := c.do(ctx, method, session, query, body)
 	if err != nil {
 		return reply, err
 	}

@@ -60,6 +60,9 @@ func TestEveryMethod(t *testing.T) {
 		if strings.Contains(m.Path, "{id}") {
 			args = append(args, reflect.ValueOf("s"))
 		}
+		if m.Query != nil {
+			args = append(args, reflect.Zero(m.Query))
+		}
 		if m.Request != nil {
 			req := reflect.New(m.Request).Elem()
 			if v := req.FieldByName("Verified"); v.IsValid() {

@@ -63,6 +63,11 @@ func (c *Client) Undrain(ctx context.Context, req rpc.UndrainRequest) (rpc.Drain
 	return invoke[rpc.DrainReply](ctx, c, "undrain", "", req)
 }
 
+// Operations returns what operation keys were used for, and the answers.
+func (c *Client) Operations(ctx context.Context, q rpc.OperationsQuery) (rpc.OperationsReply, error) {
+	return invokeQuery[rpc.OperationsReply](ctx, c, "operations", q)
+}
+
 // Capacity returns the room on the file systems that berth uses.
 func (c *Client) Capacity(ctx context.Context) (rpc.CapacityReply, error) {
 	return invoke[rpc.CapacityReply](ctx, c, "capacity", "", nil)

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 
 	"github.com/berthd/berth/daemon/internal/engine"
 	"github.com/berthd/berth/daemon/internal/lease"
@@ -11,26 +12,50 @@ import (
 // Drain has nothing started any more; with Kill it stops all sessions, and
 // with Wait it answers when they have ended or are quarantined.
 func (a *API) Drain(ctx context.Context, p rpc.Peer, req rpc.DrainRequest) (rpc.DrainReply, error) {
-	if err := texts("", req.Why); err != nil {
+	if err := texts(req.Key, req.Why); err != nil {
 		return rpc.DrainReply{}, err
 	}
-	if err := a.opts.Engine.Drain(ctx, engine.DrainRequest{By: by(p), Why: req.Why, Kill: req.Kill}); err != nil {
-		return rpc.DrainReply{}, refuse(err)
+	drain := engine.DrainRequest{Caller: caller(p, "", req.Key), Why: req.Why, Kill: req.Kill}
+	drain.Digest = digest([]any{"drain", req.Kill})
+	answer, err := a.opts.Engine.Drain(ctx, drain)
+	if err != nil || answer != nil {
+		return recorded[rpc.DrainReply](answer, err)
 	}
 	if req.Wait {
 		if err := a.idle(ctx); err != nil {
 			return rpc.DrainReply{}, refuse(err)
 		}
 	}
-	return a.drain(), nil
+	return a.finish(ctx, &drain.Caller, "drain")
+}
+
+// finish records the host's account as the answer of an operation, and answers
+// with what is recorded.
+func (a *API) finish(ctx context.Context, c *engine.Caller, kind string) (rpc.DrainReply, error) {
+	reply := a.drain()
+	if c.Key == "" {
+		return reply, nil
+	}
+	data, err := json.Marshal(reply)
+	if err != nil {
+		return rpc.DrainReply{}, err
+	}
+	answer, err := a.opts.Engine.Finish(ctx, c, kind, data)
+	return recorded[rpc.DrainReply](answer, err)
 }
 
 // Undrain lets sessions be started again.
-func (a *API) Undrain(ctx context.Context, p rpc.Peer, _ rpc.UndrainRequest) (rpc.DrainReply, error) {
-	if err := a.opts.Engine.Undrain(ctx, by(p)); err != nil {
-		return rpc.DrainReply{}, refuse(err)
+func (a *API) Undrain(ctx context.Context, p rpc.Peer, req rpc.UndrainRequest) (rpc.DrainReply, error) {
+	if err := texts(req.Key, ""); err != nil {
+		return rpc.DrainReply{}, err
 	}
-	return a.drain(), nil
+	c := caller(p, "", req.Key)
+	c.Digest = digest([]string{"undrain"})
+	answer, err := a.opts.Engine.Undrain(ctx, c)
+	if err != nil || answer != nil {
+		return recorded[rpc.DrainReply](answer, err)
+	}
+	return a.finish(ctx, &c, "undrain")
 }
 
 // idle waits until no session owns an instance or is being stopped.

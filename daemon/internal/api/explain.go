@@ -209,7 +209,7 @@ func tombstoneOf(t *record.Tombstone) *rpc.Tombstone {
 	if len(t.Evidence) > 0 && json.Unmarshal(t.Evidence, &r) == nil {
 		shown := explained(&r)
 		for i := range shown.Witnesses {
-			shown.Witnesses[i].AgeSeconds = time.Since(t.Wall).Seconds()
+			shown.Witnesses[i].AgeSeconds = 0 // when it was asked is the tombstone's time; the same for every reader
 		}
 		out.Evidence = &shown
 	}

@@ -81,19 +81,30 @@ func (a *API) Stop(ctx context.Context, p rpc.Peer, session string, req rpc.Stop
 	if err := texts(req.Key, req.Why); err != nil {
 		return rpc.StopReply{}, err
 	}
-	if _, err := a.view(p, session, false); err != nil {
-		return rpc.StopReply{}, err
-	}
 	stop := engine.StopRequest{Caller: caller(p, session, req.Key), Why: req.Why}
 	stop.Digest = digest([]string{session, "stop"})
-	if err := a.opts.Engine.Stop(ctx, stop); err != nil {
-		return rpc.StopReply{}, refuse(err)
+	if a.opts.Engine.Operation(&stop.Caller, "stop") == nil { // a repeat was checked before
+		if _, err := a.view(p, session, false); err != nil {
+			return rpc.StopReply{}, err
+		}
 	}
+	if answer, err := a.opts.Engine.Stop(ctx, stop); err != nil || answer != nil {
+		return recorded[rpc.StopReply](answer, err)
+	}
+	reply, err := a.stopped(ctx, p, session, req.Wait)
+	if op := a.opts.Engine.Operation(&stop.Caller, "stop"); op != nil && op.Done && err == nil {
+		return recorded[rpc.StopReply](op.Result, nil) // what a repeat will get too
+	}
+	return reply, err
+}
+
+// stopped reports how far a stop has come.
+func (a *API) stopped(ctx context.Context, p rpc.Peer, session string, wait bool) (rpc.StopReply, error) {
 	v, err := a.view(p, session, false)
 	if err != nil {
 		return rpc.StopReply{}, err
 	}
-	if req.Wait && !v.State.Owned() { // owned: it has ended and was started again already
+	if wait && !v.State.Owned() { // owned: it has ended and was started again already
 		reply, err := a.ended(ctx, p, v)
 		return rpc.StopReply(reply), err
 	}
@@ -109,27 +120,33 @@ func (a *API) Delete(ctx context.Context, p rpc.Peer, session string, req rpc.De
 	if err := texts(req.Key, req.Why); err != nil {
 		return rpc.DeleteReply{}, err
 	}
-	v, err := a.view(p, session, true)
-	if err != nil {
-		if tomb, ok := a.opts.Engine.Snapshot().Tombstones.Get([]byte(session)); ok && may(p, tomb.UID) && req.Key != "" {
-			return rpc.DeleteReply{Tombstone: tombstoneOf(tomb)}, nil // a repeat of what was done
-		}
-		return rpc.DeleteReply{}, err
-	}
 	if req.Discard && req.Salvage {
 		return rpc.DeleteReply{}, rpc.Errorf(rpc.CodeInvalidRequest, "discard loses the work and salvage saves it: say one of them")
 	}
-	if !req.Discard && !req.Salvage && v.Lease.Deletion == nil {
-		if err := a.hasWork(ctx, session, &v.Lease); err != nil {
+	del := engine.DeleteRequest{Caller: caller(p, session, req.Key), Discard: req.Discard, Salvage: req.Salvage}
+	del.Digest = digest([]any{session, "delete", req.Discard, req.Salvage})
+	if a.opts.Engine.Operation(&del.Caller, "delete") == nil { // a repeat was checked before
+		if tomb, ok := a.opts.Engine.Snapshot().Tombstones.Get([]byte(session)); ok && may(p, tomb.UID) && req.Key != "" {
+			return recorded[rpc.DeleteReply](Answer("delete", engine.Ending{Tombstone: tomb}), nil) // what is asked for is done
+		}
+		if err := a.deletable(ctx, p, session, &req); err != nil {
 			return rpc.DeleteReply{}, err
 		}
 	}
-	del := engine.DeleteRequest{Caller: caller(p, session, req.Key), Discard: req.Discard, Salvage: req.Salvage}
-	del.Digest = digest([]any{session, "delete", req.Discard, req.Salvage})
-	if err := a.opts.Engine.Delete(ctx, del); err != nil {
-		return rpc.DeleteReply{}, refuse(err)
+	if answer, err := a.opts.Engine.Delete(ctx, del); err != nil || answer != nil {
+		return recorded[rpc.DeleteReply](answer, err)
 	}
 	return a.deleted(ctx, session, req.Wait)
+}
+
+// deletable refuses what a client may not delete, and what it would not delete
+// if it knew what it loses.
+func (a *API) deletable(ctx context.Context, p rpc.Peer, session string, req *rpc.DeleteRequest) error {
+	v, err := a.view(p, session, true)
+	if err != nil || req.Discard || req.Salvage || v.Lease.Deletion != nil {
+		return err
+	}
+	return a.hasWork(ctx, session, &v.Lease)
 }
 
 // deleted reports how far the deletion has come.
@@ -230,22 +247,21 @@ func (a *API) Resolve(ctx context.Context, p rpc.Peer, session string, req rpc.R
 		return rpc.Session{}, rpc.Errorf(rpc.CodeInvalidRequest,
 			"action must be adopt or abandon, verified must be true, and why must say what was looked at")
 	}
-	if err := texts("", req.Why); err != nil {
+	if err := texts(req.Key, req.Why); err != nil {
 		return rpc.Session{}, err
 	}
-	resolve := engine.ResolveRequest{Session: session, Adopt: req.Action == "adopt", By: by(p), Why: req.Why}
+	resolve := engine.ResolveRequest{Caller: caller(p, session, req.Key), Adopt: req.Action == "adopt", Why: req.Why}
+	resolve.Digest = digest([]string{session, "resolve", req.Action})
+	if op := a.opts.Engine.Operation(&resolve.Caller, "resolve"); op != nil && op.Done && op.Digest == resolve.Digest {
+		return recorded[rpc.Session](op.Result, nil)
+	}
 	if resolve.Adopt {
 		if resolve.Found, err = a.findInstance(ctx, v); err != nil {
 			return rpc.Session{}, err
 		}
 	}
-	if err := a.opts.Engine.Resolve(ctx, resolve); err != nil {
-		return rpc.Session{}, refuse(err)
-	}
-	if v, ok := a.opts.Engine.View(session); ok {
-		return sessionOf(v), nil
-	}
-	return rpc.Session{}, nil
+	answer, err := a.opts.Engine.Resolve(ctx, resolve)
+	return recorded[rpc.Session](answer, err)
 }
 
 // sessionOf is a view as the API shows it.

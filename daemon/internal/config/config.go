@@ -140,11 +140,15 @@ type Capacity struct {
 
 // Keep is how long things are remembered.
 type Keep struct {
-	Tombstones  Duration `toml:"tombstones"`
-	Operations  Duration `toml:"operations"`
-	Salvages    Duration `toml:"salvages"`
-	Generations int      `toml:"generations"`
-	Events      int      `toml:"events"`
+	Tombstones Duration `toml:"tombstones"`
+	Operations Duration `toml:"operations"`
+	Salvages   Duration `toml:"salvages"`
+	// OperationsPerUser and TombstonesPerUser are how many of them one user may
+	// have: what is kept for a month must not be anybody's to fill the disk with.
+	OperationsPerUser int `toml:"operations_per_user"`
+	TombstonesPerUser int `toml:"tombstones_per_user"`
+	Generations       int `toml:"generations"`
+	Events            int `toml:"events"`
 }
 
 // Log is the daemon's own log, and the copy of the agents' output in journald.
@@ -206,7 +210,9 @@ func Default() Config {
 		Capacity:   Capacity{LowBytes: 2 << 30, LowPercent: 5, LowInodePercent: 5, StateLowBytes: 64 << 20},
 		Keep: Keep{
 			Tombstones: Duration(30 * 24 * time.Hour), Operations: Duration(30 * 24 * time.Hour),
-			Salvages:    Duration(90 * 24 * time.Hour),
+			Salvages: Duration(90 * 24 * time.Hour),
+
+			OperationsPerUser: 100_000, TombstonesPerUser: 100_000,
 			Generations: 3, Events: 16_384,
 		},
 		Log: Log{Level: "info", Format: "auto", Agent: "auto", AgentRate: 1000},
@@ -339,7 +345,7 @@ func (c *Config) Validate() error {
 	if c.Stop.Attempts < 1 {
 		bad("stop.attempts = %d: must be at least 1", c.Stop.Attempts)
 	}
-	if c.Keep.Generations < 1 || c.Keep.Events < 1 || c.Sessions.Launches < 1 {
+	if c.Keep.OperationsPerUser < 1 || c.Keep.TombstonesPerUser < 1 || c.Keep.Generations < 1 || c.Keep.Events < 1 || c.Sessions.Launches < 1 {
 		bad("keep.generations, keep.events and sessions.launches must be at least 1")
 	}
 	if c.Socket.Mode&^0o777 != 0 || c.Socket.Mode&0o600 != 0o600 {

@@ -38,6 +38,7 @@ func (d *Daemon) engineOptions() engine.Options {
 		GenerationDir: d.dir.GenerationDir,
 		WorkspaceDir:  d.dir.WorkspaceDir,
 		OwnerOf:       ownerOf,
+		Answer:        api.Answer,
 		Logger:        d.log.Named("engine"),
 	}
 }
@@ -56,7 +57,8 @@ func settings(c *config.Config) engine.Settings {
 		StartupTimeout: c.Sessions.StartupTimeout.D(), Grace: c.Sessions.Grace.D(),
 		ReconnectWindow: c.Wrapper.ReconnectWindow.D(), AdoptPatience: 2 * time.Second,
 		RelistEvery: c.Wrapper.RelistEvery.D(), TombstoneFor: c.Keep.Tombstones.D(),
-		OperationFor: c.Keep.Operations.D(), EventsKept: c.Keep.Events, Marks: marks(c), StateMarks: stateMarks(c),
+		OperationFor: c.Keep.Operations.D(), EventsKept: c.Keep.Events,
+		OperationsMax: c.Keep.OperationsPerUser, TombstonesMax: c.Keep.TombstonesPerUser, Marks: marks(c), StateMarks: stateMarks(c),
 	}
 }
 

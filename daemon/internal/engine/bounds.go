@@ -39,6 +39,9 @@ const (
 	// detailMax bounds an event's detail: errors may quote what a client sent,
 	// and many events are kept.
 	detailMax = 1 << 10
+	// takeoverAfter is how long an open row of the ledger that nobody works on is
+	// left alone.
+	takeoverAfter = 120 * time.Second
 	// resultMax bounds a ledger row's result.
 	resultMax = 4 << 10
 )

@@ -27,11 +27,11 @@ func (w *world) set(change func()) {
 }
 
 func (w *world) stop(session string) error {
-	return w.e.Stop(context.Background(), StopRequest{Caller: Caller{Session: session, Any: true}})
+	return errOf(w.e.Stop(context.Background(), StopRequest{Caller: Caller{Session: session, Any: true}}))
 }
 
 func (w *world) remove(session string) error {
-	return w.e.Delete(context.Background(), DeleteRequest{Caller: Caller{Session: session, Any: true}, Discard: true})
+	return errOf(w.e.Delete(context.Background(), DeleteRequest{Caller: Caller{Session: session, Any: true}, Discard: true}))
 }
 
 // await waits for a session's state, bounded by the test's own clock.

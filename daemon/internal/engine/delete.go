@@ -20,7 +20,10 @@ type DeleteRequest struct {
 
 // Delete puts the intent on disk and returns. From then on the session can
 // only end. Await tells when it has; the tombstone is then in the snapshot.
-func (e *Engine) Delete(ctx context.Context, req DeleteRequest) error {
+//
+// With a key, answer is the recorded one of a request that was made before and
+// has come to its end, else nil.
+func (e *Engine) Delete(ctx context.Context, req DeleteRequest) (answer []byte, err error) {
 	return e.once(ctx, opDelete, &req.Caller, func(t *tx, d *draft) error {
 		if d.lease.Deletion == nil {
 			t.intend(d, &req)
@@ -164,6 +167,7 @@ func (t *tx) bury(d *draft, r DeleteResult) {
 		t.tombs = map[string]*record.Tombstone{}
 	}
 	t.tombs[d.s.id] = tomb
+	t.complete(d, tomb)
 	d.gone = true
 	d.lease.ReservedBytes, d.lease.ReservedInodes = 0, 0
 	t.touch(d.s.id)
@@ -236,7 +240,7 @@ func (t *tx) released(id string, debt record.Debt, err error) {
 func (t *tx) expire() {
 	snapshot, settings := t.e.snapshot.Load(), t.e.opts.Settings
 	snapshot.operations.Root().Walk(func(_ []byte, op *record.Operation) bool {
-		if op.Done && t.wall.Sub(op.Wall) > settings.OperationFor {
+		if t.wall.Sub(op.Wall) > settings.OperationFor {
 			t.dropOperation(opKey{op.UID, op.Kind, op.Key}, op.Session)
 		}
 		return false

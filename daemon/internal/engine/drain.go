@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"encoding/json"
 	"strings"
 	"time"
 
@@ -12,16 +13,18 @@ import (
 
 // DrainRequest asks that nothing be started on this host any more.
 type DrainRequest struct {
-	By, Why string
+	Caller
+	Why string
 	// Kill also stops every session that owns something.
 	Kill bool
 }
 
 // Drain puts it on disk that no instance is started until Undrain, also not
 // after a restart. What runs goes on, unless Kill is set; to be asked twice
-// keeps the first answer to who and when.
-func (e *Engine) Drain(ctx context.Context, req DrainRequest) error {
-	_, err := ask(ctx, e, journal.Reserved, func(t *tx, reply func(struct{}, error)) {
+// keeps the first answer to who and when. With a key, answer is the recorded one
+// of a request that was made before, else nil: Finish then records it.
+func (e *Engine) Drain(ctx context.Context, req DrainRequest) (answer []byte, err error) {
+	return e.onceForHost(ctx, opDrain, &req.Caller, func(t *tx) {
 		if h := t.hostNow(); !h.Draining {
 			h.Draining, h.DrainBy, h.DrainWhy, h.DrainWall = true, req.By, req.Why, t.wall
 			t.putHost(h)
@@ -30,9 +33,42 @@ func (e *Engine) Drain(ctx context.Context, req DrainRequest) error {
 		if req.Kill {
 			t.stopAll(req)
 		}
-		t.answer(func() { reply(struct{}{}, nil) })
 	})
-	return err
+}
+
+// onceForHost carries out a change of the host and opens its ledger row. A repeat
+// changes nothing: it gets the recorded answer, or nil where there is none yet.
+func (e *Engine) onceForHost(ctx context.Context, kind string, c *Caller, change func(t *tx)) ([]byte, error) {
+	return ask(ctx, e, journal.Reserved, func(t *tx, reply func([]byte, error)) {
+		key := c.operation(kind)
+		row, err := t.claim(key, c.Digest)
+		var answer []byte
+		switch {
+		case err != nil:
+		case row == nil:
+			change(t)
+			if key.key != "" {
+				t.putOperation(record.Operation{UID: key.uid, Kind: key.kind, Key: key.key, Digest: c.Digest})
+			}
+		case row.Done:
+			answer = row.Result
+		}
+		t.answer(func() { reply(answer, err) })
+	})
+}
+
+// Finish records the answer of an operation of the host; the first one stays. It
+// returns what is recorded.
+func (e *Engine) Finish(ctx context.Context, c *Caller, kind string, answer []byte) ([]byte, error) {
+	return ask(ctx, e, journal.Reserved, func(t *tx, reply func([]byte, error)) {
+		key := c.operation(kind)
+		if row := t.operation(key); row != nil && row.Done {
+			answer = row.Result
+		} else {
+			t.finish(key, json.RawMessage(answer), nil)
+		}
+		t.answer(func() { reply(answer, nil) })
+	})
 }
 
 // stopAll asks for the end of everything that owns something. What is being
@@ -48,17 +84,15 @@ func (t *tx) stopAll(req DrainRequest) {
 	}
 }
 
-// Undrain lets instances be started again.
-func (e *Engine) Undrain(ctx context.Context, by string) error {
-	_, err := ask(ctx, e, journal.Reserved, func(t *tx, reply func(struct{}, error)) {
+// Undrain lets instances be started again; its answer is as Drain's.
+func (e *Engine) Undrain(ctx context.Context, c Caller) (answer []byte, err error) {
+	return e.onceForHost(ctx, opUndrain, &c, func(t *tx) {
 		if h := t.hostNow(); h.Draining {
 			h.Draining, h.DrainBy, h.DrainWhy, h.DrainWall = false, "", "", time.Time{}
 			t.putHost(h)
-			t.then(func() { e.log.Info("no longer draining", "by", by) })
+			t.then(func() { e.log.Info("no longer draining", "by", c.By) })
 		}
-		t.answer(func() { reply(struct{}{}, nil) })
 	})
-	return err
 }
 
 // drained is the refusal of a start on a host that is being drained.

@@ -55,13 +55,19 @@ func (w *world) run(epoch string, j Journal, loaded *Loaded) (kill func()) {
 		Settings: Settings{
 			StartupTimeout: cmp.Or(w.startup, time.Minute), ReconnectWindow: 90 * time.Second, AdoptPatience: 2 * time.Second,
 			RelistEvery: 10 * time.Second, TombstoneFor: 30 * 24 * time.Hour, OperationFor: 30 * 24 * time.Hour,
-			EventsKept: 1000, Marks: admit.DefaultMarks(), StateMarks: admit.RootMarks(),
+			EventsKept: 1000, OperationsMax: 1000, TombstonesMax: 1000, Marks: admit.DefaultMarks(), StateMarks: admit.RootMarks(),
 		},
 		Now: func() time.Duration {
 			if !w.bootAt.IsZero() {
 				return time.Since(w.bootAt)
 			}
 			return time.Since(epochStart)
+		},
+		Answer: func(kind string, end Ending) []byte {
+			if end.Tombstone != nil {
+				return fmt.Appendf(nil, "{%q:%d}", kind, end.Tombstone.LastGeneration)
+			}
+			return fmt.Appendf(nil, "{%q:%d}", kind, end.View.State.NextGeneration)
 		},
 		Leaf:   func(string, uint64) (string, uint64) { return "", 0 },
 		LeafAt: func(string) (string, uint64) { return "", 0 },
@@ -148,9 +154,9 @@ func walk(t *testing.T, seed uint64) {
 				promised[session] = s.Generation
 			}
 		case 3:
-			_ = e.Stop(ctx, StopRequest{Caller: Caller{Session: session, Any: true, By: "test"}})
+			_ = errOf(e.Stop(ctx, StopRequest{Caller: Caller{Session: session, Any: true, By: "test"}}))
 		case 4:
-			if rng.IntN(3) == 0 && e.Delete(ctx, DeleteRequest{Caller: Caller{Session: session, Any: true, By: "test"}}) == nil {
+			if rng.IntN(3) == 0 && errOf(e.Delete(ctx, DeleteRequest{Caller: Caller{Session: session, Any: true, By: "test"}})) == nil {
 				deleted[session] = true
 			}
 		case 5:
@@ -323,7 +329,7 @@ func TestFullDisk(t *testing.T) {
 		if _, err := w.start("y", ""); !errors.As(err, &r) || r.Code != codeFilesystemUnusable {
 			t.Errorf("start on a full disk: %v", err)
 		}
-		if err := w.e.Delete(context.Background(), DeleteRequest{Caller: Caller{Session: "x", Any: true}}); err != nil {
+		if err := errOf(w.e.Delete(context.Background(), DeleteRequest{Caller: Caller{Session: "x", Any: true}})); err != nil {
 			t.Errorf("delete on a full disk: %v", err)
 		}
 		if _, gone, err := w.e.Await(context.Background(), "x", func(*View) bool { return false }); !gone || err != nil {
@@ -347,7 +353,7 @@ func TestJournalFails(t *testing.T) {
 		w.j.failed = errors.New("input/output error")
 		w.j.mu.Unlock()
 		var r *Refusal
-		if err := w.e.Stop(context.Background(), StopRequest{Caller: Caller{Session: "x", Any: true}}); !errors.As(err, &r) || r.Code != codeJournal {
+		if err := errOf(w.e.Stop(context.Background(), StopRequest{Caller: Caller{Session: "x", Any: true}})); !errors.As(err, &r) || r.Code != codeJournal {
 			t.Errorf("stop after the journal has failed: %v", err)
 		}
 		if v, ok := w.e.View("x"); !ok || v.State.Kind != lease.Active || w.e.Err() == nil {
@@ -356,7 +362,7 @@ func TestJournalFails(t *testing.T) {
 		w.j.mu.Lock()
 		w.j.failed = nil // a disk that has come back does not mend the writer
 		w.j.mu.Unlock()
-		if err := w.e.Stop(context.Background(), StopRequest{Caller: Caller{Session: "x", Any: true}}); !errors.As(err, &r) {
+		if err := errOf(w.e.Stop(context.Background(), StopRequest{Caller: Caller{Session: "x", Any: true}})); !errors.As(err, &r) {
 			t.Errorf("the writer acknowledges again: %v", err)
 		}
 		w.finish(kill)

@@ -99,7 +99,7 @@ func TestLargeBatches(t *testing.T) {
 			t.Errorf("the journal has failed: %v", err)
 		}
 		huge := Caller{Session: "s1", Any: true, Key: strings.Repeat("k", 3<<20)}
-		wantCode(t, "a request that no record holds", w.e.Stop(context.Background(), StopRequest{Caller: huge}), codeInvalid)
+		wantCode(t, "a request that no record holds", errOf(w.e.Stop(context.Background(), StopRequest{Caller: huge})), codeInvalid)
 		if err := w.stop("s1"); err != nil {
 			t.Errorf("stop after a refused one: %v", err)
 		}

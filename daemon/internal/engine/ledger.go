@@ -3,6 +3,7 @@ package engine
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/berthd/berth/statefs/record"
 )
@@ -19,10 +20,20 @@ func (k opKey) bytes() []byte { return fmt.Appendf(nil, "%d\x00%s\x00%s", k.uid,
 
 // The kinds of operations that have a ledger row.
 const (
-	opStart  = "start"
-	opStop   = "stop"
-	opDelete = "delete"
+	opStart   = "start"
+	opStop    = "stop"
+	opDelete  = "delete"
+	opResolve = "resolve"
+	opDrain   = "drain"
+	opUndrain = "undrain"
 )
+
+// Ending is what the answer of an operation is made from once its outcome is
+// known: the session as it is then, or its tombstone.
+type Ending struct {
+	View      *View
+	Tombstone *record.Tombstone
+}
 
 // operation returns the ledger's row, nil when there is none.
 func (t *tx) operation(k opKey) *record.Operation {
@@ -33,9 +44,11 @@ func (t *tx) operation(k opKey) *record.Operation {
 	return op
 }
 
-// putOperation appends a row as a record.
+// putOperation appends a row as a record. Its time is that of the request.
 func (t *tx) putOperation(op record.Operation) {
-	op.Wall = t.wall
+	if op.Wall.IsZero() {
+		op.Wall = t.wall
+	}
 	t.append(record.TypeOperation, op.Session, op.Generation, op.Append(nil))
 	t.keepOperation(opKey{op.UID, op.Kind, op.Key}, &op)
 }
@@ -87,7 +100,7 @@ func (t *tx) finish(k opKey, answer any, failure *Refusal) {
 		return
 	}
 	done := *op
-	done.Done = true
+	done.Done, done.Wall = true, t.wall
 	if failure != nil {
 		done.ErrorCode = string(failure.Code)
 		done.Result, _ = json.Marshal(truncate(failure.Message, resultMax/2)) // a string always encodes
@@ -102,6 +115,69 @@ func (t *tx) finish(k opKey, answer any, failure *Refusal) {
 		done.Result = result
 	}
 	t.putOperation(done)
+}
+
+// open notes a row whose outcome is still to come, with its session, so that it
+// is completed in the batch that brings the outcome.
+func (t *tx) open(d *draft, k opKey, c *Caller) {
+	t.putOperation(record.Operation{
+		UID: k.uid, Kind: k.kind, Key: k.key, Session: c.Session, Digest: c.Digest,
+		Generation: d.state.NextGeneration - 1,
+	})
+	d.openKeys = append(slices.Clip(d.openKeys), k)
+}
+
+// complete writes the answers of operations whose outcome the draft is: a stop's
+// when nothing of the session is left, a deletion's when there is the tombstone.
+func (t *tx) complete(d *draft, tomb *record.Tombstone) {
+	if len(d.openKeys) == 0 || tomb == nil && !d.state.Vacant() {
+		return
+	}
+	var left []opKey
+	end := Ending{View: &View{Lease: d.lease, State: d.state, Spec: d.spec}, Tombstone: tomb}
+	for _, k := range d.openKeys {
+		if k.kind == opDelete && tomb == nil {
+			left = append(left, k)
+			continue
+		}
+		t.finish(k, json.RawMessage(t.e.opts.Answer(k.kind, end)), nil)
+	}
+	d.openKeys = left
+}
+
+// Operation returns the newest published row, nil when there is none.
+func (e *Engine) Operation(c *Caller, kind string) *record.Operation {
+	if c.Key == "" {
+		return nil
+	}
+	op, _ := e.Snapshot().operations.Get(c.operation(kind).bytes())
+	return op
+}
+
+// Operations calls yield with every row of the ledger, by uid, kind and key.
+func (s *Snapshot) Operations(yield func(*record.Operation) bool) {
+	s.operations.Root().Walk(func(_ []byte, op *record.Operation) bool { return !yield(op) })
+}
+
+// InFlight reports whether somebody in this daemon brings the outcome of an
+// open row: a start under way, or the end of a session. Without one the row is
+// what is left of a request whose session's record was lost.
+func (v *View) InFlight(op *record.Operation) bool {
+	return slices.Contains(v.open, opKey{op.UID, op.Kind, op.Key})
+}
+
+// orphaned refuses a repeat of a request whose outcome is not known: its row is
+// open and nobody brings an answer, as its session's record was lost before this
+// daemon began. After takeoverAfter the repeat is carried out in its place; what it asks for is then decided by what there is.
+func (t *tx) orphaned(row *record.Operation, keys []opKey) error {
+	if row == nil || row.Done || slices.Contains(keys, opKey{row.UID, row.Kind, row.Key}) {
+		return nil
+	}
+	left := t.e.startedAt + takeoverAfter - t.now
+	if left <= 0 {
+		return nil
+	}
+	return refusal(codeReconcilePending, true, "what became of operation %q is not known yet", row.Key).after(left)
 }
 
 // replay turns a completed row into the answer that it recorded.

@@ -202,17 +202,26 @@ func (e *Engine) install(l *Loaded) {
 			e.workspaces[s.lease.Workspace] = id
 		}
 		e.rooms.add(&s.lease, 1)
-		s.view = e.newView(s)
-		sessions.Insert([]byte(id), s.view)
 	}
 	for id, tomb := range l.tombs {
 		tombs.Insert([]byte(id), tomb)
+		e.countTombstone(tomb.UID, false, true)
 	}
 	for key, op := range l.ops {
 		ops.Insert(key.bytes(), op)
-		if s := e.sessions[op.Session]; s != nil && !op.Done && op.Kind == opStart {
+		e.countOperation(op.UID, false, true)
+		s := e.sessions[op.Session]
+		switch {
+		case s == nil || op.Done || s.lease.Unreadable != "": // of what is not known, see orphaned
+		case op.Kind == opStart:
 			s.startKeys = append(s.startKeys, key)
+		default:
+			s.openKeys = append(s.openKeys, key)
 		}
+	}
+	for id, s := range e.sessions {
+		s.view = e.newView(s)
+		sessions.Insert([]byte(id), s.view)
 	}
 	e.snapshot.Store(&Snapshot{
 		Sessions: sessions.Commit(), Tombstones: tombs.Commit(), operations: ops.Commit(),

@@ -16,6 +16,8 @@ const (
 	codeSpecConflict       Code = "SPEC_CONFLICT"
 	codeInvalid            Code = "INVALID_REQUEST"
 	codeOperationConflict  Code = "OPERATION_CONFLICT"
+	codeReconcilePending   Code = "RECONCILE_PENDING"
+	codeQuota              Code = "QUOTA_EXCEEDED"
 	codeDeleting           Code = "DELETING"
 	codeSessionDeleted     Code = "SESSION_DELETED"
 	codeCleanupPending     Code = "CLEANUP_PENDING"

@@ -59,7 +59,7 @@ func TestDiscardLater(t *testing.T) {
 			t.Fatal(err)
 		}
 		ask := func(discard bool) {
-			err := w.e.Delete(context.Background(), DeleteRequest{Caller: Caller{Session: "x", Any: true}, Discard: discard})
+			err := errOf(w.e.Delete(context.Background(), DeleteRequest{Caller: Caller{Session: "x", Any: true}, Discard: discard}))
 			if err != nil {
 				t.Fatal(err)
 			}

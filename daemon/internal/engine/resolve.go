@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -15,9 +16,9 @@ import (
 // ResolveRequest is the operator's decision on what berth cannot settle: a
 // quarantined session, or one whose provider does not release what it has.
 type ResolveRequest struct {
-	Session string
-	Adopt   bool // otherwise abandon
-	By, Why string
+	Caller
+	Adopt bool // otherwise abandon
+	Why   string
 	// Found is the wrapper that is to be adopted.
 	Found Found
 }
@@ -31,20 +32,43 @@ type Found struct {
 	LeafName string
 }
 
-// Resolve carries out the operator's decision.
-func (e *Engine) Resolve(ctx context.Context, req ResolveRequest) error {
-	_, err := ask(ctx, e, journal.Reserved, func(t *tx, reply func(struct{}, error)) {
-		err := t.resolve(&req)
-		t.answer(func() { reply(struct{}{}, err) })
+// Resolve carries out the operator's decision and returns the answer, the
+// recorded one for a repeat.
+func (e *Engine) Resolve(ctx context.Context, req ResolveRequest) ([]byte, error) {
+	return ask(ctx, e, journal.Reserved, func(t *tx, reply func([]byte, error)) {
+		answer, err := t.resolveOnce(&req)
+		t.answer(func() { reply(answer, err) })
 	})
-	return err
 }
 
-func (t *tx) resolve(req *ResolveRequest) error {
-	d, err := t.own(req.Session, 0, true)
+func (t *tx) resolveOnce(req *ResolveRequest) ([]byte, error) {
+	key := req.operation(opResolve)
+	row, err := t.claim(key, req.Digest)
+	if err != nil {
+		return nil, err
+	}
+	if row != nil {
+		return replay[json.RawMessage](row)
+	}
+	d, err := t.own(req.Session, req.UID, req.Any)
+	if err != nil {
+		return nil, err
+	}
+	d.operation = key.key
+	if err := t.resolve(d, req); err != nil {
+		return nil, err
+	}
+	answer := t.e.opts.Answer(opResolve, Ending{View: &View{Lease: d.lease, State: d.state, Spec: d.spec}})
+	if key.key != "" {
+		t.putOperation(record.Operation{
+			UID: key.uid, Kind: key.kind, Key: key.key, Session: req.Session, Digest: req.Digest, Done: true, Result: answer,
+		})
+	}
+	return answer, nil
+}
+
+func (t *tx) resolve(d *draft, req *ResolveRequest) error {
 	switch {
-	case err != nil:
-		return err
 	case req.Adopt:
 		return t.adopt(d, req)
 	case d.state.Vacant() && len(d.lease.Debts) > 0:

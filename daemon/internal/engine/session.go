@@ -47,6 +47,7 @@ type session struct {
 	releasing  bool
 	deleting   *work
 	startKeys  []opKey // start operations in flight
+	openKeys   []opKey // stop and delete operations in flight
 	waiters    []func(Started, error)
 	parked     []command        // starts that wait for the adoption
 	token      string           // of an allocation whose launch has not begun

@@ -36,7 +36,7 @@ func TestJournalStaysBounded(t *testing.T) {
 				t.Fatal(err)
 			}
 			if i%4 != 0 { // a quarter of them stays
-				if err := w.e.Delete(context.Background(), DeleteRequest{Caller: Caller{Session: id, Any: true, By: "test"}}); err != nil {
+				if err := errOf(w.e.Delete(context.Background(), DeleteRequest{Caller: Caller{Session: id, Any: true, By: "test"}})); err != nil {
 					t.Fatal(err)
 				}
 				if _, gone, err := w.e.Await(context.Background(), id, func(*View) bool { return false }); !gone || err != nil {

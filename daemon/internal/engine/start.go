@@ -76,6 +76,9 @@ func (t *tx) start(req *StartRequest, reply func(Started, error)) {
 		return
 	}
 	d, err := t.startable(req)
+	if err == nil {
+		err = t.newRow(d, row, key)
+	}
 	if err != nil {
 		t.answer(func() { reply(Started{}, err) })
 		return
@@ -90,6 +93,18 @@ func (t *tx) start(req *StartRequest, reply func(Started, error)) {
 	default:
 		t.allocate(d, key, req, reply)
 	}
+}
+
+// newRow checks what a start's row needs before it is written.
+func (t *tx) newRow(d *draft, row *record.Operation, key opKey) error {
+	var keys []opKey
+	if d != nil {
+		keys = d.startKeys
+	}
+	if err := t.orphaned(row, keys); err != nil {
+		return err
+	}
+	return t.operationQuota(row, key)
 }
 
 // hold puts the request aside until the list's owner submits it again.
@@ -244,6 +259,10 @@ func (t *tx) allocate(d *draft, key opKey, req *StartRequest, reply func(Started
 	}
 	isNew := d == nil
 	if isNew {
+		if err := t.tombstoneQuota(req.OwnerUID); err != nil {
+			t.answer(func() { reply(Started{}, err) })
+			return
+		}
 		d = t.create(req.Session)
 		d.state.NextGeneration = t.hostNow().GenerationFloor + 1
 		d.lease.UID, d.lease.GID = req.OwnerUID, req.OwnerGID

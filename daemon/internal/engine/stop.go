@@ -2,7 +2,9 @@ package engine
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/berthd/berth/daemon/internal/lease"
@@ -32,8 +34,10 @@ type StopRequest struct {
 	Why string
 }
 
-// Stop puts the stop on disk and returns; Await tells when it is done.
-func (e *Engine) Stop(ctx context.Context, req StopRequest) error {
+// Stop puts the stop on disk and returns; Await tells when it is done. With a
+// key, answer is the recorded one of a request that was made before and has
+// come to its end, else nil.
+func (e *Engine) Stop(ctx context.Context, req StopRequest) (answer []byte, err error) {
 	return e.once(ctx, opStop, &req.Caller, func(t *tx, d *draft) error {
 		if d.lease.Deletion != nil {
 			return deleting(&d.lease)
@@ -43,35 +47,44 @@ func (e *Engine) Stop(ctx context.Context, req StopRequest) error {
 	})
 }
 
-// once carries out a change of an existing session that is done when it is on
-// disk, and writes its ledger row. A repeat changes nothing.
-func (e *Engine) once(ctx context.Context, kind string, c *Caller, change func(t *tx, d *draft) error) error {
-	_, err := ask(ctx, e, journal.Reserved, func(t *tx, reply func(struct{}, error)) {
-		err := t.once(kind, c, change)
-		t.answer(func() { reply(struct{}{}, err) })
+// once carries out a change of an existing session and opens its ledger row, in
+// one batch. A repeat changes nothing: it gets the recorded answer, or nil and
+// may wait for the same outcome.
+func (e *Engine) once(ctx context.Context, kind string, c *Caller, change func(t *tx, d *draft) error) ([]byte, error) {
+	return ask(ctx, e, journal.Reserved, func(t *tx, reply func([]byte, error)) {
+		answer, err := t.once(kind, c, change)
+		t.answer(func() { reply(answer, err) })
 	})
-	return err
 }
 
-func (t *tx) once(kind string, c *Caller, change func(t *tx, d *draft) error) error {
+func (t *tx) once(kind string, c *Caller, change func(t *tx, d *draft) error) ([]byte, error) {
 	key := c.operation(kind)
 	row, err := t.claim(key, c.Digest)
-	if err != nil || row != nil {
-		return err
+	if err != nil {
+		return nil, err
+	}
+	if row != nil && row.Done {
+		answer, err := replay[json.RawMessage](row)
+		return answer, err
 	}
 	d, err := t.own(c.Session, c.UID, c.Any)
 	if err != nil {
-		return err
+		return nil, err
+	}
+	if row != nil && slices.Contains(d.openKeys, key) {
+		return nil, nil
+	}
+	if err := t.orphaned(row, d.openKeys); err != nil {
+		return nil, err
 	}
 	d.operation = key.key
 	if err := change(t, d); err != nil || key.key == "" {
-		return err
+		return nil, err
 	}
-	t.putOperation(record.Operation{
-		UID: key.uid, Kind: key.kind, Key: key.key, Session: c.Session,
-		Digest: c.Digest, Done: true, Result: []byte("{}"),
-	})
-	return nil
+	if t.operationQuota(row, key) == nil { // an end is never refused for want of a row
+		t.open(d, key, c)
+	}
+	return nil, nil
 }
 
 // own returns the draft of a session that the caller may act on.

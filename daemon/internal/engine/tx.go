@@ -46,6 +46,7 @@ type draft struct {
 	spec      *record.Spec
 	token     string  // of an allocation in this batch
 	startKeys []opKey // as session's
+	openKeys  []opKey // as session's
 	waiters   []func(Started, error)
 	fresh     bool       // that allocation is the workspace's first use
 	exit      *wire.Exit // the exit record of the instance, where one was read
@@ -84,7 +85,7 @@ func (t *tx) create(id string) *draft {
 func (t *tx) add(s *session) *draft {
 	d := &draft{
 		s: s, lease: s.lease, state: s.state, spec: s.spec,
-		startKeys: s.startKeys, waiters: s.waiters,
+		startKeys: s.startKeys, openKeys: s.openKeys, waiters: s.waiters,
 	}
 	t.drafts[s.id] = d
 	t.order = append(t.order, d)
@@ -242,7 +243,7 @@ func (e *Engine) adoptDraft(d *draft) {
 	s := d.s
 	e.rooms.move(&s.lease, &d.lease)
 	s.lease, s.state, s.spec = d.lease, d.state, d.spec
-	s.startKeys, s.waiters = d.startKeys, d.waiters
+	s.startKeys, s.openKeys, s.waiters = d.startKeys, d.openKeys, d.waiters
 	if d.token != "" {
 		s.token, s.firstUse = d.token, d.fresh
 	}
@@ -269,6 +270,7 @@ func (t *tx) settle() {
 		if !d.gone {
 			t.advance(d)
 			t.advanceDeletion(d)
+			t.complete(d, nil)
 		}
 	}
 }

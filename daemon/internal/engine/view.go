@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"maps"
+	"slices"
 
 	"github.com/berthd/berth/daemon/internal/evidence"
 	"github.com/berthd/berth/daemon/internal/lease"
@@ -27,6 +28,7 @@ type View struct {
 	Changed <-chan struct{}
 
 	changed chan struct{}
+	open    []opKey // operations whose outcome is to come
 }
 
 // Snapshot is the published state. It never changes.
@@ -79,7 +81,7 @@ func (e *Engine) newView(s *session) *View {
 		Lease: s.lease, State: s.state, Spec: s.spec, Adoption: s.adoption,
 		Link: s.link, Status: s.status, Problem: s.problem(),
 		Subject: e.subject(&s.lease, s.link != nil), Report: s.lastReport,
-		Changed: changed, changed: changed,
+		Changed: changed, changed: changed, open: slices.Concat(s.startKeys, s.openKeys),
 	}
 }
 
@@ -108,22 +110,29 @@ func (e *Engine) publish(t *tx) {
 	if len(t.tombs) > 0 {
 		tombs := old.Tombstones.Txn()
 		for id, tomb := range t.tombs {
+			was := false
 			if tomb == nil {
-				tombs.Delete([]byte(id))
-			} else {
-				tombs.Insert([]byte(id), tomb)
+				tomb, was = tombs.Delete([]byte(id))
+				if was {
+					e.countTombstone(tomb.UID, true, false)
+				}
+				continue
 			}
+			_, was = tombs.Insert([]byte(id), tomb)
+			e.countTombstone(tomb.UID, was, true)
 		}
 		next.Tombstones = tombs.Commit()
 	}
 	if len(t.ops) > 0 {
 		ops := old.operations.Txn()
 		for key, op := range t.ops {
+			was := false
 			if op == nil {
-				ops.Delete(key.bytes())
+				_, was = ops.Delete(key.bytes())
 			} else {
-				ops.Insert(key.bytes(), op)
+				_, was = ops.Insert(key.bytes(), op)
 			}
+			e.countOperation(key.uid, was, op != nil)
 		}
 		next.operations = ops.Commit()
 	}

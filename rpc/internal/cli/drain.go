@@ -16,6 +16,7 @@ func (a *app) drainCmd() *cobra.Command {
 		Use: "drain", Short: "Start nothing on this host any more; with --kill stop all sessions too", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			req.Wait = req.Wait || req.Kill
+			setKey(&req.Key)
 			reply, err := change(cmd.Context(), a, req.Wait, func(ctx context.Context) (rpc.DrainReply, error) { return a.client().Drain(ctx, req) })
 			if err != nil {
 				return failed(err, "", "drain the host")
@@ -32,6 +33,7 @@ func (a *app) drainCmd() *cobra.Command {
 	cmd.Long = `Start nothing on this host any more, also not after a restart of the daemon, until
 "berthctl undrain". Sessions that run go on, and everything else can be done with
 them; --kill stops them all and returns when they have ended.`
+	cmd.Flags().StringVar(&req.Key, "key", "", "operation key (default: a new one)")
 	cmd.Flags().BoolVar(&req.Kill, "kill", false, "stop all sessions, and wait for their end")
 	cmd.Flags().BoolVar(&req.Wait, "wait", false, "return when no session runs any more")
 	cmd.Flags().StringVar(&req.Why, "why", "", "a reason, which refused starts are told")
@@ -39,11 +41,13 @@ them; --kill stops them all and returns when they have ended.`
 }
 
 func (a *app) undrainCmd() *cobra.Command {
-	return &cobra.Command{
+	var req rpc.UndrainRequest
+	cmd := &cobra.Command{
 		Use: "undrain", Short: "Let sessions be started again", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			setKey(&req.Key)
 			reply, err := change(cmd.Context(), a, false, func(ctx context.Context) (rpc.DrainReply, error) {
-				return a.client().Undrain(ctx, rpc.UndrainRequest{})
+				return a.client().Undrain(ctx, req)
 			})
 			if err != nil {
 				return failed(err, "", "end the drain of the host")
@@ -51,6 +55,8 @@ func (a *app) undrainCmd() *cobra.Command {
 			return a.show(reply, func() { a.drainText(reply) })
 		},
 	}
+	cmd.Flags().StringVar(&req.Key, "key", "", "operation key (default: a new one)")
+	return cmd
 }
 
 func (a *app) drainText(r rpc.DrainReply) {

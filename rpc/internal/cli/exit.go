@@ -164,6 +164,7 @@ var hints = map[rpc.Code]string{
 	rpc.CodeNotFound:           "berthctl list",
 	rpc.CodeSpecConflict:       "berthctl explain %s (it shows the stored specification), or berthctl start %[1]s without a command to use it",
 	rpc.CodeOperationConflict:  "another --key, or the very same request as before",
+	rpc.CodeQuota:              "berthctl op list (as many as are kept for one user; they expire)",
 	rpc.CodeReconcilePending:   "berthctl explain %s (the outcome of an earlier request is not known yet)",
 	rpc.CodeDeleting:           "berthctl explain %s (it shows how far the deletion is), and another id for new work",
 	rpc.CodeSessionDeleted:     "another session id (ids are never used twice)",

@@ -22,7 +22,7 @@ func (a *app) leaseCmd() *cobra.Command {
 
 func (a *app) resolveCmd() *cobra.Command {
 	var adopt, abandon, verified bool
-	var why string
+	var why, key string
 	cmd := a.oneSession("resolve", "Adopt or abandon the lease of a quarantined session", func(ctx context.Context, id string) error {
 		switch {
 		case adopt == abandon:
@@ -32,7 +32,8 @@ func (a *app) resolveCmd() *cobra.Command {
 		case why == "":
 			return usagef("lease resolve needs --why: the decision is audited")
 		}
-		req := rpc.ResolveRequest{Action: "abandon", Verified: true, Why: why}
+		setKey(&key)
+		req := rpc.ResolveRequest{Key: key, Action: "abandon", Verified: true, Why: why}
 		if adopt {
 			req.Action = "adopt"
 		}
@@ -48,6 +49,7 @@ back; abandoning says that you have made sure that nothing of it is alive.
 Abandoning also gives up what a provider does not release, for good, of a
 session that nothing runs of. Berth believes you, and keeps what you said in
 the session's record and in its tombstone.`
+	cmd.Flags().StringVar(&key, "key", "", "operation key (default: a new one)")
 	cmd.Flags().BoolVar(&adopt, "adopt", false, "the process that runs is the session's: take it back")
 	cmd.Flags().BoolVar(&abandon, "abandon", false, "nothing of the session is alive: give the lease up")
 	cmd.Flags().BoolVar(&verified, "i-verified", false, "you have looked")
