@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,7 +21,8 @@ var hits = flag.Int("hits", 1, "at how many hits of each point TestFailpoints ki
 // failing is a host whose daemon can be made to die or fail at a point.
 type failing struct {
 	*Host
-	file string // see package failpoint
+	file   string // see package failpoint
+	source string // a git repository
 }
 
 func newFailing(t *testing.T) *failing {
@@ -36,7 +38,16 @@ func newFailing(t *testing.T) *failing {
 		t.Fatal(err)
 	}
 	h := New(t, Options{Config: "[stop]\ndelays = [\"20ms\", \"50ms\", \"100ms\"]\n" + Sessions() + "grace = \"200ms\"\n", Programs: bin})
-	return &failing{h, file}
+	source := filepath.Join(dir, "source")
+	script := "git -c init.defaultBranch=main init -q " + source + " && cd " + source +
+		" && echo one >file && git add file && git -c user.name=a -c user.email=a@localhost commit -qm first"
+	if out, err := exec.Command("sh", "-c", script).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for d := source; len(d) > len(os.TempDir()); d = filepath.Dir(d) { // sessions are nobody's
+		os.Chmod(d, 0o755)
+	}
+	return &failing{h, file, source}
 }
 
 // arm makes the daemon's next start do terms at each of the points.
@@ -137,7 +148,9 @@ func (f *failing) survives() bool {
 
 func (l *life) start(ctx context.Context, key string) error {
 	reply, err := l.f.Client.Start(ctx, l.id, rpc.StartRequest{Key: key, Spec: &rpc.SessionSpec{
-		Command: []string{"sh", "-c", "mkdir -p d/e && echo work >d/e/f; while read line; do echo got $line; done"},
+		Source:  &rpc.Source{Clone: l.f.source},
+		Setup:   []string{"test -e file && touch set-up"},
+		Command: []string{"sh", "-c", "test -e set-up && mkdir -p d/e && echo work >d/e/f; while read line; do echo got $line; done"},
 	}})
 	if err != nil {
 		return err
@@ -215,6 +228,7 @@ func (l *life) check() error {
 // case T07, T08, T09, A1, A7
 func TestFailpoints(t *testing.T) {
 	t.Parallel()
+	needGit(t)
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: the invariants are sampled from the cgroup tree")
 	}
@@ -257,6 +271,7 @@ func TestFailpoints(t *testing.T) {
 // can be tried again is, what cannot is refused, and the life comes to its end.
 func TestFailingSteps(t *testing.T) {
 	t.Parallel()
+	needGit(t)
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: the points of cgroups are hit by root only")
 	}

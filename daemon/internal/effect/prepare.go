@@ -15,6 +15,7 @@ import (
 	"github.com/berthd/berth/rpc"
 	"github.com/berthd/berth/statefs"
 	"github.com/berthd/berth/statefs/cgroupfs"
+	"github.com/berthd/berth/statefs/failpoint"
 	"github.com/berthd/berth/statefs/record"
 )
 
@@ -60,8 +61,14 @@ func (h *Host) fill(ctx context.Context, p engine.LaunchPlan, dir string) error 
 	}
 	all := steps(&p.Spec)
 	for i := p.Lease.Preparation.Done; i < len(all); i++ {
+		if err := failpoint.Hit("prepare.step.before"); err != nil {
+			return err
+		}
 		began := time.Now()
 		end, err := h.step(ctx, p, dir, all[i], i == len(all)-1)
+		if err == nil {
+			err = failpoint.Hit("prepare.step.after")
+		}
 		if err != nil {
 			return unusable(fmt.Errorf("preparing workspace %q: %w", p.Lease.Workspace, err))
 		}
@@ -73,6 +80,7 @@ func (h *Host) fill(ctx context.Context, p engine.LaunchPlan, dir string) error 
 			Step: all[i].verb, Number: all[i].number, Failure: end.Failure, Code: end.Code, Signal: end.Signal,
 			Took: time.Since(began), Last: prepared || i == len(all)-1, From: end.From,
 		})
+		_ = failpoint.Hit("prepare.step.durable")
 		switch {
 		case err != nil:
 			return err
