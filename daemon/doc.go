@@ -30,6 +30,7 @@
 //	plugins/host         one for each provider
 //	rpc.Server           net/http's, one for each connection
 //	journal              one, which prepares segments ahead of need
+//	keep                 one, which tells the service manager
 //	systemd/scope        those of one connection to PID 1, while there is one
 //	daemon.Run           starts and ends all of the above, in order
 //
@@ -39,6 +40,8 @@
 //	engine               the only goroutine that changes durable state; recovery
 //	effect               what the engine decides, done: processes, cgroups, plugins, files
 //	appraise, workspace  filling a workspace; what it holds that its deletion would lose, saving that
+//	keep                 wrappers' process descriptors, left with the service manager
+//	metrics, tally       the daemon in Prometheus' text form; the sums for it
 //	link                 the daemon's end of the wrappers' socket
 //	evidence, discover   witnesses and their verdict; the scan of /proc
 //	spawn, sys           starting parked wrappers and watching them; identities, epochs, clocks

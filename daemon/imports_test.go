@@ -19,7 +19,7 @@ var allowed = map[string][]string{
 	"daemon/internal/daemon": {
 		"daemon/internal/admit", "daemon/internal/api", "daemon/internal/appraise", "daemon/internal/audit", "daemon/internal/config", "daemon/internal/discover",
 		"daemon/internal/effect", "daemon/internal/engine", "daemon/internal/evidence", "daemon/internal/lease",
-		"daemon/internal/link", "daemon/internal/metrics", "daemon/internal/spawn", "daemon/internal/sys", "plugins/host", "rpc",
+		"daemon/internal/keep", "daemon/internal/link", "daemon/internal/metrics", "daemon/internal/spawn", "daemon/internal/sys", "plugins/host", "rpc",
 		"statefs", "statefs/cgroupfs", "statefs/journal", "systemd/journald", "systemd/journald/native", "systemd/notify",
 		"systemd/scope",
 	},
@@ -35,7 +35,7 @@ var allowed = map[string][]string{
 		"rpc/wire", "statefs/cgroupfs", "statefs/failpoint", "statefs/journal", "statefs/record",
 	},
 	"daemon/internal/effect": {
-		"daemon/internal/appraise", "daemon/internal/discover", "daemon/internal/engine", "daemon/internal/evidence", "daemon/internal/link",
+		"daemon/internal/appraise", "daemon/internal/discover", "daemon/internal/engine", "daemon/internal/evidence", "daemon/internal/keep", "daemon/internal/link",
 		"daemon/internal/spawn", "daemon/internal/sys", "daemon/internal/workspace", "plugins/sandbox", "rpc", "rpc/wire", "statefs",
 		"statefs/cgroupfs", "statefs/record", "systemd/scope", "statefs/failpoint",
 	},
@@ -44,6 +44,7 @@ var allowed = map[string][]string{
 	"daemon/internal/evidence":   {"daemon/internal/discover", "daemon/internal/sys", "statefs/cgroupfs"},
 	"daemon/internal/discover":   {"daemon/internal/sys", "daemon/internal/tally"},
 	"daemon/internal/spawn":      {"daemon/internal/sys", "statefs/failpoint"},
+	"daemon/internal/keep":       {"daemon/internal/sys"},
 	"daemon/internal/wrap":       {"daemon/internal/sys", "plugins/sandbox", "rpc/wire", "statefs", "statefs/cgroupfs", "statefs/spool", "systemd/journald/catalog", "systemd/journald/native"},
 	"daemon/internal/daemontest": {"rpc", "rpc/client", "statefs/cgroupfs"},
 

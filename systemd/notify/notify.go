@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/activation"
@@ -71,6 +72,24 @@ func (e *Environment) Listener(name string) (net.Listener, error) {
 	return l, nil
 }
 
+// Stored returns the descriptors that were passed under names that begin with
+// prefix, one for each name: what an earlier run of the service has left with
+// the manager. They are the caller's from then on.
+func (e *Environment) Stored(prefix string) map[string]*os.File {
+	stored := map[string]*os.File{}
+	for name, files := range e.files {
+		if !strings.HasPrefix(name, prefix) {
+			continue
+		}
+		stored[name] = files[0]
+		for _, f := range files[1:] {
+			_ = f.Close() // nothing was written
+		}
+		delete(e.files, name)
+	}
+	return stored
+}
+
 // Close closes what was passed and nobody has asked for, and returns its names.
 func (e *Environment) Close() (unused []string) {
 	for name, files := range e.files {
@@ -111,6 +130,16 @@ func (m *Manager) Reloading() error {
 	return m.send(fmt.Sprintf("%s\nMONOTONIC_USEC=%d", daemon.SdNotifyReloading, now.Nano()/1000))
 }
 
+// Store has the manager keep a descriptor under a name while the service is
+// away, and pass it to the next run (FileDescriptorStoreMax=). It does not watch
+// it. The manager says nothing when it does not take it.
+func (m *Manager) Store(name string, fd int) error {
+	return m.send("FDSTORE=1\nFDPOLL=0\nFDNAME="+name, fd)
+}
+
+// Unstore has the manager close what it keeps under a name.
+func (m *Manager) Unstore(name string) error { return m.send("FDSTOREREMOVE=1\nFDNAME=" + name) }
+
 // Alive answers the watchdog.
 func (m *Manager) Alive() error { return m.send(daemon.SdNotifyWatchdog) }
 
@@ -122,7 +151,7 @@ func (m *Manager) Extend(d time.Duration) error {
 // send sends one message. The manager takes it only from the main process
 // (NotifyAccess=main), which this is. The send does not wait: a manager that
 // does not read must not hold the service up.
-func (m *Manager) send(message string) error {
+func (m *Manager) send(message string, passed ...int) error {
 	if !m.Present() {
 		return nil
 	}
@@ -131,7 +160,11 @@ func (m *Manager) send(message string) error {
 		return fmt.Errorf("telling the service manager: %w", err)
 	}
 	defer unix.Close(fd)
-	if err := unix.Sendto(fd, []byte(message), unix.MSG_NOSIGNAL, &unix.SockaddrUnix{Name: m.address}); err != nil {
+	var rights []byte
+	if len(passed) > 0 {
+		rights = unix.UnixRights(passed...)
+	}
+	if err := unix.Sendmsg(fd, []byte(message), rights, &unix.SockaddrUnix{Name: m.address}, unix.MSG_NOSIGNAL); err != nil {
 		return fmt.Errorf("telling the service manager: %w", err)
 	}
 	return nil

@@ -25,6 +25,7 @@ import (
 	"github.com/berthd/berth/daemon/internal/effect"
 	"github.com/berthd/berth/daemon/internal/engine"
 	"github.com/berthd/berth/daemon/internal/evidence"
+	"github.com/berthd/berth/daemon/internal/keep"
 	"github.com/berthd/berth/daemon/internal/link"
 	"github.com/berthd/berth/daemon/internal/spawn"
 	"github.com/berthd/berth/daemon/internal/sys"
@@ -68,6 +69,7 @@ type Daemon struct {
 	scanner  *discover.Scanner
 	prober   *evidence.Prober
 	watcher  *spawn.Watcher
+	keeper   *keep.Keeper
 	plugins  *host.Host
 	works    *appraise.Appraiser
 	links    *link.Server
@@ -165,8 +167,9 @@ func (d *Daemon) build(started time.Time) (err error) {
 	}); err != nil {
 		return err
 	}
+	d.keeper = keep.New(d.manager, d.passed.Stored(keep.Prefix), d.log.Named("keep"))
 	if d.prober, err = evidence.NewProber(evidence.Options{
-		Trees: d.trees, Scanner: d.scanner, StateDir: d.dir.Path(),
+		Trees: d.trees, Scanner: d.scanner, StateDir: d.dir.Path(), Kept: d.keeper.Observe,
 	}); err != nil {
 		return err
 	}
@@ -227,6 +230,9 @@ func (d *Daemon) listenOperators() (net.Listener, error) {
 	l, err := d.passed.Listener(OperatorsSocket)
 	if unused := d.passed.Close(); len(unused) > 0 {
 		d.log.Warn("the service manager has passed descriptors that nothing uses", "names", unused)
+		for _, name := range unused { // else they would come back each time; what is no stored descriptor stays
+			d.told(d.manager.Unstore(name))
+		}
 	}
 	if l != nil || err != nil {
 		return l, err
@@ -266,6 +272,8 @@ func (d *Daemon) serve(ctx context.Context, started time.Time, reload <-chan os.
 		defer d.endMetrics()
 	}
 	go d.tend(engineCtx)
+	go d.keeper.Run(engineCtx)
+	go d.sweepKept(engineCtx)
 	go d.announce(engineCtx)
 	go d.reloads(engineCtx, reload)
 	go d.watchdog(engineCtx, d.manager, d.passed.Watchdog)
@@ -373,7 +381,7 @@ func (d *Daemon) effects() *effect.Host {
 	w := d.cfg.Wrapper
 	return effect.New(effect.Options{
 		HostID: d.dir.HostID(), UID: uint32(os.Geteuid()), Dir: d.dir, Trees: d.trees,
-		Watcher: d.watcher, Links: d.links, Providers: d.plugins, Prober: d.prober, Scanner: d.scanner,
+		Watcher: d.watcher, Keeper: d.keeper, Links: d.links, Providers: d.plugins, Prober: d.prober, Scanner: d.scanner,
 		Appraiser: d.works,
 		WrapPath:  d.cfg.WrapPath(), Socket: d.wrapSocket(), Launches: d.cfg.Sessions.Launches,
 		HeartbeatEvery: w.HeartbeatEvery.D(), SpoolFileBytes: w.SpoolFileBytes, SpoolFiles: w.SpoolFiles,

@@ -28,7 +28,7 @@ func (d *Daemon) metrics(started time.Time) http.Handler {
 		Version: d.version, Started: started, Snapshot: d.engine.Snapshot, Sums: d.engine.Sums, Stale: d.engine.StaleEvents,
 		Failed:  func() bool { return d.engine.Err() != nil },
 		Journal: d.journal.Stats, Room: d.room, Scans: d.scanner.Scans,
-		Plugins: d.plugins.Status, LogDropped: d.log.Dropped, Leaves: d.leaves,
+		Plugins: d.plugins.Status, LogDropped: d.log.Dropped, Kept: d.keeper.Kept, Leaves: d.leaves,
 	}
 	return s.Handler()
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/berthd/berth/daemon/internal/discover"
 	"github.com/berthd/berth/daemon/internal/engine"
 	"github.com/berthd/berth/daemon/internal/evidence"
+	"github.com/berthd/berth/daemon/internal/keep"
 	"github.com/berthd/berth/daemon/internal/link"
 	"github.com/berthd/berth/daemon/internal/spawn"
 	"github.com/berthd/berth/daemon/internal/sys"
@@ -52,6 +53,7 @@ type Options struct {
 	Dir       *statefs.Dir
 	Trees     *cgroupfs.Trees
 	Watcher   *spawn.Watcher
+	Keeper    *keep.Keeper
 	Links     *link.Server
 	Providers Providers
 	Prober    *evidence.Prober
@@ -159,11 +161,15 @@ func (h *Host) Exit(session string, generation uint64) (wire.Exit, bool) {
 
 // Hold watches a process and, with poke, asks it to call home now.
 func (h *Host) Hold(id sys.Identity, key engine.WrapperKey, poke bool) error {
-	pidfd, err := sys.OpenVerified(id)
-	if err != nil {
-		return err
+	pidfd, kept := h.opts.Keeper.Open(key.Session, key.Generation, id)
+	if !kept {
+		var err error
+		if pidfd, err = sys.OpenVerified(id); err != nil {
+			return err
+		}
 	}
 	defer unix.Close(pidfd)
+	h.opts.Keeper.Keep(key.Session, key.Generation, pidfd)
 	if err := h.opts.Watcher.Add(pidfd, key); err != nil && !errors.Is(err, spawn.ErrWatched) {
 		return err
 	}
@@ -176,6 +182,7 @@ func (h *Host) Hold(id sys.Identity, key engine.WrapperKey, poke bool) error {
 // Release removes the instance's leaf and gives its sandbox back.
 func (h *Host) Release(ctx context.Context, session string, d record.Debt) error {
 	h.opts.Links.Forget(session, d.Generation)
+	h.opts.Keeper.Forget(session, d.Generation)
 	if err := failpoint.Hit("release.before"); err != nil {
 		return err
 	}

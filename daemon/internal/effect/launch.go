@@ -212,6 +212,7 @@ func (h *Host) release(ctx context.Context, p engine.LaunchPlan, dir string, rec
 	if err := h.opts.Watcher.Add(at.parked.PidFD, p.Key); err != nil {
 		return fmt.Errorf("watching the wrapper: %w", err)
 	}
+	h.opts.Keeper.Keep(p.Key.Session, p.Key.Generation, at.parked.PidFD)
 	h.opts.Links.Expect(p.Key, at.parked.Identity, digest)
 	err = failpoint.Hit("launch.release.before")
 	if err == nil {

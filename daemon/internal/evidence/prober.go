@@ -22,6 +22,10 @@ type Options struct {
 	// StateDir is the directory that all lock files lie below. It is opened once, so that a state
 	// directory which is unmounted, moved or replaced later is not taken for one without locks.
 	StateDir string
+
+	// Kept asks a process descriptor from before whether the process lives; ok
+	// is false where there is none that can tell. May be nil.
+	Kept func(session string, generation uint64, id sys.Identity) (p sys.Presence, ok bool)
 }
 
 // Prober asks the witnesses. Its methods may be called by several goroutines at once. None of them
@@ -30,6 +34,7 @@ type Prober struct {
 	trees   *cgroupfs.Trees
 	scanner *discover.Scanner
 	state   *os.File
+	kept    func(session string, generation uint64, id sys.Identity) (p sys.Presence, ok bool)
 	share   share
 	lost    sync.Map // ids of trees that are proven gone, for good
 }
@@ -39,7 +44,7 @@ func NewProber(opt Options) (*Prober, error) {
 	if opt.Scanner == nil {
 		return nil, errors.New("making a prober: no scanner")
 	}
-	p := &Prober{trees: opt.Trees, scanner: opt.Scanner}
+	p := &Prober{trees: opt.Trees, scanner: opt.Scanner, kept: opt.Kept}
 	if opt.StateDir != "" {
 		var err error
 		if p.state, err = openDir(opt.StateDir); err != nil {

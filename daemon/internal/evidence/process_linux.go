@@ -22,7 +22,10 @@ func (p *Prober) askWrapper(ctx context.Context, s *Subject) Witness {
 	if pid := s.Wrapper.PID; pid <= 1 || pid == os.Getpid() || pid == os.Getppid() {
 		return Witness{Name: Pidfd, At: sys.Now(), Answer: Absent, Detail: fmt.Sprintf("process %d is no wrapper", pid)}
 	}
-	w := askPidfd(s.Wrapper)
+	w, asked := p.askKept(s)
+	if !asked {
+		w = askPidfd(s.Wrapper)
+	}
 	tree := p.recorded(s)
 	if w.Answer != Present || tree == nil {
 		return w
@@ -42,6 +45,25 @@ func (p *Prober) askWrapper(ctx context.Context, s *Subject) Witness {
 		w.Answer, w.Detail = Unknown, fmt.Sprintf("process %d runs outside of its leaf, in %s", pid, proc.Cgroup)
 	}
 	return w
+}
+
+// askKept asks the descriptor of the wrapper that an earlier daemon has left with
+// the service manager. It was open all the time, so that the pid cannot have
+// changed hands. A zombie is left to askPidfd, which looks closer.
+func (p *Prober) askKept(s *Subject) (Witness, bool) {
+	if p.kept == nil || s.whole() {
+		return Witness{}, false
+	}
+	w := Witness{Name: Pidfd, At: sys.Now()}
+	switch presence, ok := p.kept(s.Session, s.Generation, s.Wrapper); {
+	case ok && presence == sys.Alive:
+		w.Answer, w.Detail = Present, s.Wrapper.String()+", by its descriptor from before"
+	case ok && presence == sys.Absent:
+		w.Answer, w.Detail = Absent, fmt.Sprintf("process %d is gone, by its descriptor from before", s.Wrapper.PID)
+	default:
+		return Witness{}, false
+	}
+	return w, true
 }
 
 // askPidfd asks for the recorded wrapper process. A zombie is absent: it holds nothing.

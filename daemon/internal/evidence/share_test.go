@@ -52,7 +52,7 @@ func TestScanOfOneWhoGaveUp(t *testing.T) {
 				cancel()
 			}
 			_, err := h.share.scan(ctx, h.scanner)
-			if (err != nil) != (i%2 == 0) {
+			if err != nil && i%2 == 1 { // who gives up may find the answer there all the same
 				t.Errorf("caller %d: %v", i, err)
 			}
 		})

@@ -36,6 +36,7 @@ type Sources struct {
 	Scans      func() (times *tally.Times, failures uint64)
 	Plugins    func() []host.Status
 	LogDropped func() uint64
+	Kept       func() int
 	Leaves     func() (int, error)
 }
 

@@ -13,6 +13,8 @@ import (
 // process adds what the daemon itself uses. What cannot be read is left out:
 // unknown is not zero.
 func (s *Sources) process(p *page) {
+	p.gauge("berth_kept_descriptors", "Descriptors of wrappers that the service manager keeps, as far as it was told.")
+	p.add(float64(s.Kept()))
 	if n, err := s.Leaves(); err == nil {
 		p.gauge("berth_cgroups", "Leaves in the daemon's cgroup tree.")
 		p.add(float64(n))

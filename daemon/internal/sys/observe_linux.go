@@ -79,6 +79,44 @@ func observe(id Identity) (Presence, Stat, error) {
 	return Alive, Stat{}, nil
 }
 
+// ObservePidfd tells the same by a pidfd that was opened before. It proves that
+// the pidfd is of the process that id names first; ErrReused when it is of
+// another, any other error when it cannot tell.
+func ObservePidfd(pidfd int, id Identity) (Presence, error) {
+	if err := permitted(id); err != nil {
+		return 0, err
+	}
+	boot, err := BootID()
+	if err != nil {
+		return 0, err
+	}
+	if id.BootID != boot {
+		return 0, fmt.Errorf("observing %v: of boot %s: %w", id, id.BootID, ErrReused)
+	}
+	inode, err := PidfdInode(pidfd)
+	if err != nil {
+		return 0, err
+	}
+	if inode == 0 || inode != id.PidfdInode { // the inode does not say who it is
+		have, err := IdentityOfPidfd(pidfd)
+		if err != nil {
+			return 0, err
+		}
+		if have.PID != id.PID || have.StartTicks != id.StartTicks || id.PidfdInode != 0 && inode != 0 {
+			return 0, fmt.Errorf("observing %v by a pidfd of %v: %w", id, have, ErrReused)
+		}
+	}
+	over, err := exited(pidfd)
+	if err != nil || !over {
+		return Alive, err
+	}
+	gone, err := reaped(pidfd)
+	if err != nil || !gone {
+		return Zombie, err
+	}
+	return Absent, nil
+}
+
 // exited asks a pidfd, which is readable from its process's exit on (pidfd_open(2)).
 func exited(pidfd int) (bool, error) {
 	for {
