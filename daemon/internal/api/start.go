@@ -93,7 +93,7 @@ func (a *API) owner(p rpc.Peer, session string, req *rpc.StartRequest) (Owner, e
 	}
 	if owner.UID == 0 && !defaults.AllowRoot {
 		return Owner{}, rpc.Errorf(rpc.CodeInvalidRequest,
-			"a session must not run as root: name its owner, or set sessions.default_owner or sessions.allow_root")
+			"a session must not run as root: name another owner, or set sessions.default_owner, or sessions.allow_root where that is meant")
 	}
 	if a.opts.UID != 0 && owner.UID != a.opts.UID {
 		return Owner{}, rpc.Errorf(rpc.CodeForbidden, "this daemon runs as uid %d and can start sessions of that uid only", a.opts.UID)

@@ -193,7 +193,7 @@ func (a *Appraiser) program() (int, error) {
 	const above = 64
 	fd, err := unix.Open(a.opts.Program, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return -1, err
+		return -1, &os.PathError{Op: "open", Path: a.opts.Program, Err: err}
 	}
 	defer unix.Close(fd)
 	return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, above)

@@ -333,8 +333,8 @@ func (c *Config) Validate() error {
 			bad("%s = %q: must be above 0", key, d.D())
 		}
 	}
-	if c.Sessions.Grace < 0 || c.Sessions.Grace >= c.Stop.AttemptDeadline {
-		bad("sessions.grace = %q: must be from 0 to below stop.attempt_deadline (%s)", c.Sessions.Grace.D(), c.Stop.AttemptDeadline.D())
+	if c.Sessions.Grace.D() < 0 || c.Sessions.Grace.D() > time.Hour {
+		bad("sessions.grace = %q: must be from 0 to 1h", c.Sessions.Grace.D())
 	}
 	if !slices.Contains(Allocations, c.Sessions.Allocation) {
 		bad("sessions.allocation = %q: must be dedicated or empty", c.Sessions.Allocation)

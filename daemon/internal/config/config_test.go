@@ -60,7 +60,7 @@ func TestRefusals(t *testing.T) {
 		"not a duration":  {"[sessions]\ngrace = \"soon\"\n", "soon"},
 		"not TOML":        {"state_dir = \n", "line 1"},
 		"relative path":   {"state_dir = \"x\"\n", `state_dir = "x"`},
-		"grace too long":  {"[sessions]\ngrace = \"1h\"\n", "sessions.grace"},
+		"grace too long":  {"[sessions]\ngrace = \"61m\"\n", "sessions.grace"},
 		"lost too early":  {"[wrapper]\nlost_after = \"1s\"\n", "wrapper.lost_after"},
 		"no attempts":     {"[stop]\nattempts = 0\n", "stop.attempts"},
 		"bad level":       {"[log]\nlevel = \"loud\"\n", "log.level"},

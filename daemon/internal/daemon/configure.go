@@ -60,7 +60,7 @@ func Check(c *config.Config) error {
 			errs = append(errs, fmt.Errorf("reading sessions.default_owner: %w", err))
 		}
 	}
-	programs := []string{c.WrapPath()}
+	programs := []string{c.WrapPath(), c.WorkspacePath()}
 	for _, p := range c.Providers {
 		programs = append(programs, p.Path)
 	}

@@ -192,6 +192,9 @@ func (d *Daemon) build(started time.Time) (err error) {
 		StepLimit: d.cfg.Workspaces.StepLimit.D(), StepQuiet: d.cfg.Workspaces.StepQuiet.D(), Cache: d.cfg.Workspaces.CloneCache,
 		Logger: d.log.Named("appraise"),
 	})
+	if _, err := os.Stat(d.cfg.WorkspacePath()); err != nil {
+		d.log.Warn("workspaces can neither be filled nor looked at before a deletion: the program for it is missing", "error", err)
+	}
 	d.host = d.effects()
 	d.engine = engine.New(d.engineOptions(), d.loaded)
 	d.loaded = nil // the engine has it; keep no second copy

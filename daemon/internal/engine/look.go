@@ -187,8 +187,17 @@ func (t *tx) gone(d *draft, look *sighting) {
 	t.mustReduce(d, lease.Event{Kind: lease.OwnedAbsent, Instance: d.state.Instance, AbsenceVerified: true})
 }
 
+// emptyPatience is how long a leaf may say that something lives in it after its
+// wrapper's end was seen: the kernel tells that before it takes the wrapper from
+// the leaf's count.
+const emptyPatience = 50 * time.Millisecond
+
 // leftovers stops what an instance has left behind whose wrapper has ended.
 func (t *tx) leftovers(d *draft, look *sighting) {
+	if d.s.leftFor != look.key {
+		t.then(func() { d.s.leftFor, d.s.lookAt = look.key, t.now+emptyPatience })
+		return
+	}
 	if look.ended {
 		d.exit = &look.exit
 	}

@@ -42,6 +42,7 @@ type session struct {
 	looking    bool          // an observation is under way
 	lookAgain  bool          // another one was asked for meanwhile
 	heldFor    WrapperKey    // the instance whose end is being watched
+	leftFor    WrapperKey    // the instance that was seen to have left something
 	launch     *work         // the launch under way
 	attempt    *work         // the stop attempt under way
 	releasing  bool

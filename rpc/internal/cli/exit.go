@@ -162,7 +162,7 @@ var hints = map[rpc.Code]string{
 	rpc.CodeUnknownMethod:      "berthctl version (the daemon is of another version)",
 	rpc.CodeForbidden:          "sudo, or become a member of the operators' group (usually \"berth\")",
 	rpc.CodeNotFound:           "berthctl list",
-	rpc.CodeSpecConflict:       "berthctl explain %s (it shows the stored specification), or berthctl start %[1]s without a command to use it",
+	rpc.CodeSpecConflict:       "berthctl explain %s -o json (it shows the stored specification), or berthctl start %[1]s without a command to use it",
 	rpc.CodeOperationConflict:  "another --key, or the very same request as before",
 	rpc.CodeQuota:              "berthctl op list (as many as are kept for one user; they expire)",
 	rpc.CodeReconcilePending:   "berthctl explain %s (the outcome of an earlier request is not known yet)",

@@ -34,6 +34,9 @@ func (a *app) stopCmd() *cobra.Command {
 func (a *app) deleteCmd() *cobra.Command {
 	var req rpc.DeleteRequest
 	cmd := a.oneSession("delete", "Stop a session and delete it for good, its workspace included", func(ctx context.Context, id string) error {
+		if req.Discard && req.Salvage {
+			return usagef("--discard loses what --salvage saves: give one of them")
+		}
 		setKey(&req.Key)
 		reply, err := change(ctx, a, req.Wait, func(ctx context.Context) (rpc.DeleteReply, error) { return a.client().Delete(ctx, id, req) })
 		if err != nil {
@@ -54,7 +57,6 @@ it on the host or --discard agrees to lose it. Files that git ignores are no
 work. A directory that was given with --workspace is left alone.`
 	cmd.Flags().BoolVar(&req.Discard, "discard", false, "lose the work in the workspace that berth made")
 	cmd.Flags().BoolVar(&req.Salvage, "salvage", false, "save the work in the workspace that berth made, then delete it")
-	cmd.MarkFlagsMutuallyExclusive("discard", "salvage")
 	cmd.Flags().BoolVar(&req.Wait, "wait", false, "return when it is gone, or the deletion is held up")
 	cmd.Flags().StringVar(&req.Why, "why", "", "a reason for the audit log")
 	cmd.Flags().StringVar(&req.Key, "key", "", "operation key (default: a new one)")
