@@ -38,6 +38,10 @@ type SessionSpec struct {
 	// GraceSeconds is the time between TERM and kill; absent = the daemon's
 	// setting, 0 = kill at once.
 	GraceSeconds *float64 `json:"grace_seconds,omitempty"`
+	// RetentionSeconds is how long the session is kept after its last activity, in
+	// time during which the host runs; then it is deleted, and work that is found
+	// in its workspace is saved. Absent = the daemon's setting, 0 = for ever.
+	RetentionSeconds *float64 `json:"retention_seconds,omitempty"`
 	// ReserveBytes and ReserveInodes are the room to set aside; absent = the
 	// daemon's setting.
 	ReserveBytes  *uint64 `json:"reserve_bytes,omitempty"`

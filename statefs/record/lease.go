@@ -41,7 +41,8 @@ func (l Lease) Append(dst []byte) []byte {
 	dst = putPreparation(dst, 29, l.Preparation)
 	dst = putDuration(dst, 30, l.ReleasedAt)
 	dst = putString(dst, 31, l.ReleasedBoot)
-	return putStrings(dst, 34, l.Abandoned)
+	dst = putStrings(dst, 34, l.Abandoned)
+	return putDuration(dst, 35, l.ActiveAge)
 }
 
 // DecodeLease decodes what Lease.Append has written. Strings share one copy of
@@ -132,6 +133,8 @@ func (l *Lease) takeRest(r *reader) {
 		l.ReleasedAt = r.duration()
 	case 31:
 		l.ReleasedBoot = r.string()
+	case 35:
+		l.ActiveAge = r.duration()
 	case 34:
 		l.Abandoned = r.strings(l.Abandoned)
 	}

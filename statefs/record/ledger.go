@@ -10,7 +10,9 @@ func (h Host) Append(dst []byte) []byte {
 	dst = putBool(dst, 6, h.Draining)
 	dst = putString(dst, 7, h.DrainBy)
 	dst = putString(dst, 8, h.DrainWhy)
-	return putTime(dst, 9, h.DrainWall)
+	dst = putTime(dst, 9, h.DrainWall)
+	dst = putDuration(dst, 10, h.Age)
+	return putDuration(dst, 11, h.AgeAt)
 }
 
 // DecodeHost decodes what Host.Append has written, as DecodeLease does.
@@ -37,6 +39,10 @@ func DecodeHost(body []byte) (Host, error) {
 			h.DrainWhy = r.string()
 		case 9:
 			h.DrainWall = r.time()
+		case 10:
+			h.Age = r.duration()
+		case 11:
+			h.AgeAt = r.duration()
 		}
 	}
 	if err := r.end(TypeHost); err != nil {
@@ -59,7 +65,8 @@ func (o Operation) Append(dst []byte) []byte {
 	dst = putUint(dst, 10, o.Conflicts)
 	dst = putTime(dst, 11, o.Wall)
 	dst = putUint(dst, 12, o.Generation)
-	return putString(dst, 20, o.Allocation)
+	dst = putString(dst, 20, o.Allocation)
+	return putDuration(dst, 21, o.Age)
 }
 
 // DecodeOperation decodes what Operation.Append has written, as DecodeLease does.
@@ -101,6 +108,8 @@ func (o *Operation) take(r *reader) {
 		o.Wall = r.time()
 	case 12:
 		o.Generation = r.uint()
+	case 21:
+		o.Age = r.duration()
 	case 20:
 		o.Allocation = r.string()
 	}
@@ -117,7 +126,8 @@ func (t Tombstone) Append(dst []byte) []byte {
 	dst = putString(dst, 7, t.By)
 	dst = putBytes(dst, 8, t.Evidence)
 	dst = putString(dst, 9, t.Saved)
-	return putStrings(dst, 10, t.Abandoned)
+	dst = putStrings(dst, 10, t.Abandoned)
+	return putDuration(dst, 11, t.Age)
 }
 
 // DecodeTombstone decodes what Tombstone.Append has written, as DecodeLease does.
@@ -144,6 +154,8 @@ func DecodeTombstone(body []byte) (Tombstone, error) {
 			t.Evidence = r.bytes()
 		case 9:
 			t.Saved = r.string()
+		case 11:
+			t.Age = r.duration()
 		case 10:
 			t.Abandoned = r.strings(t.Abandoned)
 		}

@@ -42,6 +42,11 @@ type Host struct {
 	DrainBy   string    `json:"drain_by,omitempty"`
 	DrainWhy  string    `json:"drain_why,omitempty"`
 	DrainWall time.Time `json:"drain_wall,omitzero"`
+	// Age is how long the host has been running since berth came to it, as far as
+	// a daemon has seen it: it only grows, and no clock that somebody sets is in
+	// it. It was that at AgeAt on the boot clock of Epoch.
+	Age   time.Duration `json:"age,omitempty"`
+	AgeAt time.Duration `json:"age_at,omitempty"`
 }
 
 // Spec is what a client asked a session to be. It changes only when a vacant
@@ -78,6 +83,9 @@ type Spec struct {
 	// "dedicated" = its own. AllocationShared is retired: such a session is
 	// listed, stopped and deleted, and never started.
 	Allocation string `json:"allocation,omitempty"`
+	// Retention is how long the session is kept after its last activity, on the
+	// host's age; 0 = the daemon's setting, negative = for ever.
+	Retention time.Duration `json:"retention,omitempty"`
 }
 
 // AllocationShared is one sandbox for several sessions. No berth makes it any
@@ -154,6 +162,8 @@ type Lease struct {
 	// Abandoned is what an operator has given up without proof, who that was and
 	// why. It goes into the tombstone.
 	Abandoned []string `json:"abandoned,omitempty"`
+	// ActiveAge is the host's age when the session last owned an instance.
+	ActiveAge time.Duration `json:"active_age,omitempty"`
 }
 
 // Preparation is how far the filling of a workspace has come. Until it is
@@ -284,6 +294,8 @@ type Operation struct {
 	Wall      time.Time `json:"wall"`
 	// Generation is the generation that the operation made, if any.
 	Generation uint64 `json:"generation,omitempty"`
+	// Age is the host's age at Wall; rows expire by it.
+	Age time.Duration `json:"age,omitempty"`
 	// Allocation is what the request asked for, as Spec has it.
 	Allocation string `json:"allocation,omitempty"`
 }
@@ -302,4 +314,6 @@ type Tombstone struct {
 	Saved string `json:"saved,omitempty"`
 	// Abandoned is the lease's.
 	Abandoned []string `json:"abandoned,omitempty"`
+	// Age is the host's age at Wall; tombstones expire by it.
+	Age time.Duration `json:"age,omitempty"`
 }

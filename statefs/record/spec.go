@@ -24,7 +24,8 @@ func (s Spec) Append(dst []byte) []byte {
 	dst = putSource(dst, 18, s.Source)
 	dst = putStrings(dst, 19, s.Setup)
 	dst = putBool(dst, 20, s.Pinned)
-	return putString(dst, 30, s.Allocation)
+	dst = putString(dst, 30, s.Allocation)
+	return putDuration(dst, 31, s.Retention)
 }
 
 // DecodeSpec decodes what Spec.Append has written, as DecodeLease does.
@@ -82,6 +83,8 @@ func (s *Spec) take(r *reader) {
 		s.Setup = r.strings(s.Setup)
 	case 20:
 		s.Pinned = r.bool()
+	case 31:
+		s.Retention = r.duration()
 	case 30:
 		s.Allocation = r.string()
 	}

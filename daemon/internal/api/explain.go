@@ -191,6 +191,10 @@ func specOf(s *record.Spec) *rpc.SessionSpec {
 		Source: shownSource(s.Source), Setup: s.Setup, Pinned: s.Pinned,
 		Allocation: s.Allocation,
 	}
+	if s.Retention != 0 {
+		seconds := max(s.Retention, 0).Seconds()
+		out.RetentionSeconds = &seconds
+	}
 	if s.Grace >= 0 {
 		seconds := s.Grace.Seconds()
 		out.GraceSeconds = &seconds

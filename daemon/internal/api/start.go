@@ -147,6 +147,11 @@ func (a *API) spec(session string, owner Owner, in *rpc.SessionSpec) (*record.Sp
 	if in.Terminal && in.Rows == 0 && in.Cols == 0 {
 		out.Rows, out.Cols = 24, 80
 	}
+	if in.RetentionSeconds != nil {
+		if out.Retention = time.Duration(*in.RetentionSeconds * float64(time.Second)); out.Retention == 0 {
+			out.Retention = -1
+		}
+	}
 	if in.GraceSeconds != nil {
 		out.Grace = time.Duration(*in.GraceSeconds * float64(time.Second))
 	}
@@ -249,6 +254,9 @@ func validate(in *rpc.SessionSpec) error {
 	}
 	if g := in.GraceSeconds; g != nil && !(*g >= 0 && *g <= 3600) {
 		return invalid("spec.grace_seconds: %v, want 0 to 3600", *g)
+	}
+	if r := in.RetentionSeconds; r != nil && !(*r >= 0 && *r <= 1e9) {
+		return invalid("spec.retention_seconds: %v, want 0 to 1e9", *r)
 	}
 	if !in.Terminal && (in.Rows != 0 || in.Cols != 0) {
 		return invalid("spec.rows, spec.cols: the session has no terminal")

@@ -89,9 +89,11 @@ type Sessions struct {
 	AllowRoot      bool     `toml:"allow_root"`
 	StartupTimeout Duration `toml:"startup_timeout"`
 	Grace          Duration `toml:"grace"`
-	ReserveBytes   uint64   `toml:"reserve_bytes"`
-	ReserveInodes  uint64   `toml:"reserve_inodes"`
-	Launches       int      `toml:"launches"`
+	// Retention is how long a session is kept after its last activity; 0 = for ever.
+	Retention     Duration `toml:"retention"`
+	ReserveBytes  uint64   `toml:"reserve_bytes"`
+	ReserveInodes uint64   `toml:"reserve_inodes"`
+	Launches      int      `toml:"launches"`
 }
 
 // Allocations are what sessions.allocation may be, AllocationRetired what older
@@ -194,6 +196,7 @@ func Default() Config {
 		Socket: Socket{Mode: 0o660, Group: "berth"},
 		Sessions: Sessions{
 			StartupTimeout: Duration(13 * time.Minute), Grace: Duration(10 * time.Second),
+			Retention:    Duration(90 * 24 * time.Hour),
 			ReserveBytes: 1 << 30, ReserveInodes: 20_000, Launches: 4,
 		},
 		Stop: Stop{
@@ -344,6 +347,9 @@ func (c *Config) Validate() error {
 	}
 	if c.Stop.Attempts < 1 {
 		bad("stop.attempts = %d: must be at least 1", c.Stop.Attempts)
+	}
+	if c.Sessions.Retention < 0 {
+		bad("sessions.retention = %q: must not be negative", c.Sessions.Retention.D())
 	}
 	if c.Keep.OperationsPerUser < 1 || c.Keep.TombstonesPerUser < 1 || c.Keep.Generations < 1 || c.Keep.Events < 1 || c.Sessions.Launches < 1 {
 		bad("keep.generations, keep.events and sessions.launches must be at least 1")

@@ -54,6 +54,7 @@ func ownerOf(dir string) (uid, gid uint32, ok bool) {
 
 func settings(c *config.Config) engine.Settings {
 	return engine.Settings{
+		Retention:      c.Sessions.Retention.D(),
 		StartupTimeout: c.Sessions.StartupTimeout.D(), Grace: c.Sessions.Grace.D(),
 		ReconnectWindow: c.Wrapper.ReconnectWindow.D(), AdoptPatience: 2 * time.Second,
 		RelistEvery: c.Wrapper.RelistEvery.D(), TombstoneFor: c.Keep.Tombstones.D(),

@@ -26,7 +26,7 @@ type DeleteRequest struct {
 func (e *Engine) Delete(ctx context.Context, req DeleteRequest) (answer []byte, err error) {
 	return e.once(ctx, opDelete, &req.Caller, func(t *tx, d *draft) error {
 		if d.lease.Deletion == nil {
-			t.intend(d, &req)
+			t.intend(d, &req, "explicit")
 		} else {
 			t.hurry(d, &req)
 		}
@@ -36,9 +36,9 @@ func (e *Engine) Delete(ctx context.Context, req DeleteRequest) (answer []byte, 
 
 // intend makes the intent durable and asks for the stop that proves absence,
 // also of a session that is vacant: what is deleted is looked at once more.
-func (t *tx) intend(d *draft, req *DeleteRequest) {
+func (t *tx) intend(d *draft, req *DeleteRequest, reason string) {
 	d.lease.Deletion = &record.Deletion{
-		Reason: "explicit", By: req.By, Wall: t.wall, Discard: req.Discard, Salvage: req.Salvage, Step: stepStop,
+		Reason: reason, By: req.By, Wall: t.wall, Discard: req.Discard, Salvage: req.Salvage, Step: stepStop,
 	}
 	t.put(d, "delete_requested", "")
 	t.failStart(d, deleting(&d.lease)) // a start that is under way loses, for ever
@@ -157,7 +157,7 @@ func (t *tx) bury(d *draft, r DeleteResult) {
 		evidence = nil
 	}
 	tomb := &record.Tombstone{
-		Session: d.s.id, UID: d.lease.UID, LastGeneration: d.state.NextGeneration - 1, Wall: t.wall,
+		Session: d.s.id, UID: d.lease.UID, LastGeneration: d.state.NextGeneration - 1, Wall: t.wall, Age: t.e.age(t.now),
 		Reason: d.lease.Deletion.Reason, By: d.lease.Deletion.By, Evidence: evidence,
 		Saved: d.lease.Deletion.Saved, Abandoned: d.lease.Abandoned,
 	}
@@ -238,9 +238,9 @@ func (t *tx) released(id string, debt record.Debt, err error) {
 // tombstone goes the host's generation floor rises above it, so that the id
 // can never see one of its generations again.
 func (t *tx) expire() {
-	snapshot, settings := t.e.snapshot.Load(), t.e.opts.Settings
+	snapshot, settings, age := t.e.snapshot.Load(), t.e.opts.Settings, t.e.age(t.now)
 	snapshot.operations.Root().Walk(func(_ []byte, op *record.Operation) bool {
-		if t.wall.Sub(op.Wall) > settings.OperationFor {
+		if age-op.Age > settings.OperationFor {
 			t.dropOperation(opKey{op.UID, op.Kind, op.Key}, op.Session)
 		}
 		return false
@@ -248,16 +248,13 @@ func (t *tx) expire() {
 	host := t.hostNow()
 	var old []*record.Tombstone
 	snapshot.Tombstones.Root().Walk(func(_ []byte, tomb *record.Tombstone) bool {
-		if t.wall.Sub(tomb.Wall) > max(settings.TombstoneFor, settings.OperationFor) {
+		if age-tomb.Age > max(settings.TombstoneFor, settings.OperationFor) {
 			old = append(old, tomb)
 			host.GenerationFloor = max(host.GenerationFloor, tomb.LastGeneration)
 		}
 		return false
 	})
-	if len(old) == 0 {
-		return
-	}
-	t.putHost(host) // the floor first: a torn batch must not forget and keep it low
+	t.putHost(host) // with its age, for the next daemon. The floor first: a torn batch must not forget and keep it low
 	for _, tomb := range old {
 		t.append(record.TypeForget, tomb.Session, tomb.LastGeneration+1, nil)
 		if t.tombs == nil {

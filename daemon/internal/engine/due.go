@@ -79,6 +79,9 @@ func (e *Engine) nearest(s *session) (time.Duration, bool) {
 	if del := s.lease.Deletion; del != nil && s.state.Vacant() && s.deleting == nil && len(s.lease.Debts) == 0 {
 		consider(del.NextAt)
 	}
+	if at, ok := e.expiresAt(s); ok {
+		consider(at)
+	}
 	return at, found
 }
 
@@ -130,4 +133,5 @@ func (t *tx) sweepSession(s *session) {
 		t.then(func() { t.e.look(s, false) })
 	}
 	t.silence(d)
+	t.retire(d)
 }

@@ -86,8 +86,9 @@ type Settings struct {
 	RelistEvery     time.Duration // truth is asked again that often
 	TombstoneFor    time.Duration
 	OperationFor    time.Duration
-	OperationsMax   int // ledger rows of one user
-	TombstonesMax   int // tombstones of one user
+	Retention       time.Duration // of sessions without activity, 0 = for ever
+	OperationsMax   int           // ledger rows of one user
+	TombstonesMax   int           // tombstones of one user
 	EventsKept      int
 	Marks           admit.Marks
 	StateMarks      admit.Marks // of the state directory
@@ -148,6 +149,8 @@ type Engine struct {
 	rooms       rooms  // what is set aside, by file system
 	rows        map[uint32]userRows
 	startedAt   time.Duration
+	ageBase     time.Duration // the host's age at ageFrom, see age
+	ageFrom     time.Duration
 	due         dueQueue
 	barred      []command     // starts that wait for the inventory
 	pending     []command     // to be run before the inbox
@@ -202,6 +205,7 @@ func New(opts Options, l *Loaded) *Engine {
 		host: l.host, floorOnDisk: l.diskFloor, lastSeq: l.lastSeq,
 		events: newEventLog(opts.Settings.EventsKept, l.events, l.firstEvent), sums: newSums(),
 	}
+	e.continueAge(&l.host)
 	e.install(l)
 	return e
 }
@@ -347,7 +351,12 @@ func (e *Engine) launchEffects() {
 // deadline that is on disk stays; those that follow from a setting move with it.
 func (e *Engine) Reconfigure(ctx context.Context, rules lease.Rules, settings Settings) error {
 	_, err := ask(ctx, e, journal.Reserved, func(t *tx, reply func(struct{}, error)) {
-		t.then(func() { e.opts.Rules, e.opts.Settings = rules, settings })
+		t.then(func() {
+			e.opts.Rules, e.opts.Settings = rules, settings
+			for _, s := range e.sessions { // deadlines that follow from a setting
+				e.schedule(s)
+			}
+		})
 		t.answer(func() { reply(struct{}{}, nil) })
 	})
 	return err

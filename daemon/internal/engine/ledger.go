@@ -47,7 +47,7 @@ func (t *tx) operation(k opKey) *record.Operation {
 // putOperation appends a row as a record. Its time is that of the request.
 func (t *tx) putOperation(op record.Operation) {
 	if op.Wall.IsZero() {
-		op.Wall = t.wall
+		op.Wall, op.Age = t.wall, t.e.age(t.now)
 	}
 	t.append(record.TypeOperation, op.Session, op.Generation, op.Append(nil))
 	t.keepOperation(opKey{op.UID, op.Kind, op.Key}, &op)
@@ -100,7 +100,7 @@ func (t *tx) finish(k opKey, answer any, failure *Refusal) {
 		return
 	}
 	done := *op
-	done.Done, done.Wall = true, t.wall
+	done.Done, done.Wall, done.Age = true, t.wall, t.e.age(t.now)
 	if failure != nil {
 		done.ErrorCode = string(failure.Code)
 		done.Result, _ = json.Marshal(truncate(failure.Message, resultMax/2)) // a string always encodes

@@ -138,7 +138,7 @@ func (t *tx) reduce(d *draft, ev lease.Event) (changed bool, err error) {
 func (t *tx) vacated(d *draft, ended lease.Effect) {
 	l := &d.lease
 	l.ReservedBytes, l.ReservedInodes = 0, 0
-	l.ReleasedWall, l.Unreadable = t.wall, ""
+	l.ReleasedWall, l.Unreadable, l.ActiveAge = t.wall, "", t.e.age(t.now)
 	if ended.Instance.IsZero() {
 		return
 	}
@@ -177,6 +177,7 @@ func (t *tx) putSpec(d *draft, spec *record.Spec) {
 
 // putHost appends the host's facts as a record.
 func (t *tx) putHost(h record.Host) {
+	h.Age, h.AgeAt = t.e.age(t.now), t.now
 	t.host = &h
 	t.append(record.TypeHost, "", h.GenerationFloor, h.Append(nil))
 }

@@ -30,7 +30,7 @@ type specFlags struct {
 	provider         string
 	terminal         bool
 	rows, cols       uint16
-	grace            time.Duration
+	grace, retention time.Duration
 	reserve          bytesFlag
 	reserveInodes    uint64
 	memory           bytesFlag
@@ -59,6 +59,7 @@ func (s *specFlags) register(cmd *cobra.Command) {
 	f.Uint16Var(&s.rows, "rows", 0, "rows of the terminal (default: this terminal's, else 24)")
 	f.Uint16Var(&s.cols, "cols", 0, "columns of the terminal (default: this terminal's, else 80)")
 	f.DurationVar(&s.grace, "grace", 0, "time between TERM and kill when the session is stopped, 0 = kill at once (default: the daemon's)")
+	f.DurationVar(&s.retention, "retention", 0, "how long to keep the session after its last activity, 0 = for ever (default: the daemon's)")
 	f.Var(&s.reserve, "reserve", "room on the disk to set aside, e.g. 2GiB (default: the daemon's)")
 	f.Uint64Var(&s.reserveInodes, "reserve-inodes", 0, "inodes to set aside (default: the daemon's)")
 	f.Var(&s.memory, "limit-memory", "memory that the session may use, e.g. 4GiB (default: no limit)")
@@ -138,6 +139,13 @@ func (s *specFlags) spec(command []string) (rpc.SessionSpec, error) {
 		}
 		grace := s.grace.Seconds()
 		spec.GraceSeconds = &grace
+	}
+	if s.set.Changed("retention") {
+		if s.retention < 0 {
+			return spec, usagef("--retention %s is negative", s.retention)
+		}
+		retention := s.retention.Seconds()
+		spec.RetentionSeconds = &retention
 	}
 	if s.set.Changed("reserve") {
 		n := uint64(s.reserve)
