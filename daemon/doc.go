@@ -42,6 +42,7 @@
 //	appraise, workspace  filling a workspace; what it holds that its deletion would lose, saving that
 //	keep                 wrappers' process descriptors, left with the service manager
 //	metrics, tally       the daemon in Prometheus' text form; the sums for it
+//	reclaim              making room: what goes first, what may go, one at a time
 //	link                 the daemon's end of the wrappers' socket
 //	evidence, discover   witnesses and their verdict; the scan of /proc
 //	spawn, sys           starting parked wrappers and watching them; identities, epochs, clocks

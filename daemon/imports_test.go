@@ -19,7 +19,7 @@ var allowed = map[string][]string{
 	"daemon/internal/daemon": {
 		"daemon/internal/admit", "daemon/internal/api", "daemon/internal/appraise", "daemon/internal/audit", "daemon/internal/config", "daemon/internal/discover",
 		"daemon/internal/effect", "daemon/internal/engine", "daemon/internal/evidence", "daemon/internal/lease",
-		"daemon/internal/keep", "daemon/internal/link", "daemon/internal/metrics", "daemon/internal/spawn", "daemon/internal/sys", "plugins/host", "rpc",
+		"daemon/internal/keep", "daemon/internal/link", "daemon/internal/metrics", "daemon/internal/reclaim", "daemon/internal/spawn", "daemon/internal/sys", "daemon/internal/workspace", "plugins/host", "rpc",
 		"statefs", "statefs/cgroupfs", "statefs/journal", "systemd/journald", "systemd/journald/native", "systemd/notify",
 		"systemd/scope",
 	},
@@ -27,7 +27,7 @@ var allowed = map[string][]string{
 	"daemon/internal/audit":   {"daemon/internal/engine", "statefs/record", "systemd/journald/catalog"},
 	"daemon/internal/api": {
 		"daemon/internal/admit", "daemon/internal/appraise", "daemon/internal/discover", "daemon/internal/engine", "daemon/internal/evidence",
-		"daemon/internal/lease", "daemon/internal/link", "daemon/internal/sys", "plugins/host", "plugins/sandbox",
+		"daemon/internal/lease", "daemon/internal/link", "daemon/internal/reclaim", "daemon/internal/sys", "plugins/host", "plugins/sandbox",
 		"rpc", "rpc/wire", "statefs", "statefs/journal", "statefs/record", "statefs/spool",
 	},
 	"daemon/internal/engine": {
@@ -39,7 +39,11 @@ var allowed = map[string][]string{
 		"daemon/internal/spawn", "daemon/internal/sys", "daemon/internal/workspace", "plugins/sandbox", "rpc", "rpc/wire", "statefs",
 		"statefs/cgroupfs", "statefs/record", "systemd/scope", "statefs/failpoint",
 	},
-	"daemon/internal/appraise":   {"daemon/internal/workspace", "statefs", "statefs/cgroupfs"},
+	"daemon/internal/appraise": {"daemon/internal/workspace", "statefs", "statefs/cgroupfs"},
+	"daemon/internal/reclaim": {
+		"daemon/internal/admit", "daemon/internal/appraise", "daemon/internal/engine", "daemon/internal/evidence",
+		"daemon/internal/workspace", "statefs",
+	},
 	"daemon/internal/link":       {"daemon/internal/engine", "daemon/internal/sys", "rpc/wire", "statefs/failpoint"},
 	"daemon/internal/evidence":   {"daemon/internal/discover", "daemon/internal/sys", "statefs/cgroupfs"},
 	"daemon/internal/discover":   {"daemon/internal/sys", "daemon/internal/tally"},

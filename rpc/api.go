@@ -67,6 +67,7 @@ var methods = []*Method{
 	row("status", "GET", "/v1/status", RoleReader, "The daemon's account of itself.", onHost(Service.Status)),
 	row("version", "GET", "/v1/version", RoleReader, "Versions of the programs and protocols.", onHost(Service.Version)),
 	row("capacity", "GET", "/v1/capacity", RoleReader, "Room on the file systems that berth uses.", onHost(Service.Capacity)),
+	row("gc", "GET", "/v1/gc", RoleReader, "Which workspaces would be reclaimed if room were needed, and why not.", blocks, onHost(Service.GC)),
 	row("providers", "GET", "/v1/providers", RoleReader, "The sandbox providers and their processes.", onHost(Service.Providers)),
 	row("scan", "GET", "/v1/scan", RoleReader, "What runs on the host: ours, legacy and strays.", onHost(Service.Scan)),
 	row("openapi", "GET", "/v1/openapi.json", RoleReader, "This interface as an OpenAPI 3.1 document.", document),

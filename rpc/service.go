@@ -53,6 +53,7 @@ type Service interface {
 	Drain(ctx context.Context, p Peer, req DrainRequest) (DrainReply, error)
 	Undrain(ctx context.Context, p Peer, req UndrainRequest) (DrainReply, error)
 	Capacity(ctx context.Context, p Peer) (CapacityReply, error)
+	GC(ctx context.Context, p Peer) (GCReply, error)
 	Scan(ctx context.Context, p Peer) (ScanReply, error)
 	Providers(ctx context.Context, p Peer) (ProvidersReply, error)
 	Operations(ctx context.Context, p Peer, q OperationsQuery) (OperationsReply, error)

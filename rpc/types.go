@@ -375,6 +375,31 @@ type Root struct {
 	AgeSeconds     float64 `json:"age_seconds"`
 }
 
+// GCReply judges every workspace that the caller may see. Nothing is changed.
+type GCReply struct {
+	// Enabled: workspaces are reclaimed when room is needed, AfterSeconds after
+	// their session was released, and with IgnoredToo also with files that git
+	// ignores.
+	Enabled      bool          `json:"enabled"`
+	AfterSeconds float64       `json:"after_seconds"`
+	IgnoredToo   bool          `json:"ignored_too"`
+	Workspaces   []Eligibility `json:"workspaces"`
+}
+
+// Eligibility is what would become of one workspace if room were needed.
+type Eligibility struct {
+	Session string `json:"session"`
+	Path    string `json:"path"`
+	// Eligible: it would be given up, the one released longest ago first. WhyNot
+	// are all reasons against it that were found; what is not known is one.
+	Eligible bool     `json:"eligible"`
+	WhyNot   []string `json:"why_not,omitempty"`
+	// ReleasedSeconds is how long ago the session was released; absent = never.
+	ReleasedSeconds *float64 `json:"released_seconds,omitempty"`
+	// Holds describes what is in it, as far as somebody has looked.
+	Holds string `json:"holds,omitempty"`
+}
+
 // ScanReply lists what the host runs.
 type ScanReply struct {
 	Processes  []Process `json:"processes"`

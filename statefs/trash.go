@@ -324,6 +324,23 @@ func (t *Trash) purge(ctx context.Context, name string, others []namespaceMounts
 	})
 }
 
+// Measure adds up what the tree name in the trash takes, as the function Measure.
+func (t *Trash) Measure(ctx context.Context, name string) (Usage, error) {
+	if !safeName(name, maxTrashName) {
+		return Usage{}, fmt.Errorf("measuring %q in the trash: %w", name, ErrName)
+	}
+	var all Usage
+	err := t.each(func(trash *os.File) error {
+		usage, err := Measure(ctx, filepath.Join(procFD(int(trash.Fd())), name))
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		all = all.Add(usage)
+		return err
+	})
+	return all, err
+}
+
 // Empty deletes everything in the trash, as Purge does for one name. A tree
 // that cannot be deleted does not keep the others; their errors are joined.
 // The mount tables of other namespaces are read once.

@@ -53,6 +53,11 @@ func (c *Client) Resolve(ctx context.Context, session string, req rpc.ResolveReq
 	return invoke[rpc.Session](ctx, c, "resolve", session, req)
 }
 
+// Gc judges every workspace: whether it would be reclaimed, and why not.
+func (c *Client) Gc(ctx context.Context) (rpc.GCReply, error) {
+	return invoke[rpc.GCReply](ctx, c, "gc", "", nil)
+}
+
 // Drain has nothing started any more, until Undrain.
 func (c *Client) Drain(ctx context.Context, req rpc.DrainRequest) (rpc.DrainReply, error) {
 	return invoke[rpc.DrainReply](ctx, c, "drain", "", req)

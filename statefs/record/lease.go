@@ -41,6 +41,8 @@ func (l Lease) Append(dst []byte) []byte {
 	dst = putPreparation(dst, 29, l.Preparation)
 	dst = putDuration(dst, 30, l.ReleasedAt)
 	dst = putString(dst, 31, l.ReleasedBoot)
+	dst = putString(dst, 32, l.Reclaim)
+	dst = putString(dst, 33, l.Note)
 	dst = putStrings(dst, 34, l.Abandoned)
 	return putDuration(dst, 35, l.ActiveAge)
 }
@@ -135,6 +137,10 @@ func (l *Lease) takeRest(r *reader) {
 		l.ReleasedBoot = r.string()
 	case 35:
 		l.ActiveAge = r.duration()
+	case 32:
+		l.Reclaim = r.string()
+	case 33:
+		l.Note = r.string()
 	case 34:
 		l.Abandoned = r.strings(l.Abandoned)
 	}

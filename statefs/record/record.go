@@ -159,6 +159,11 @@ type Lease struct {
 	// ReleasedAt is ReleasedWall on the boot clock of the boot ReleasedBoot.
 	ReleasedAt   time.Duration `json:"released_at,omitempty"`
 	ReleasedBoot string        `json:"released_boot,omitempty"`
+	// Reclaim is set while the workspace is being given up to make room: the name
+	// that it gets in the trash.
+	Reclaim string `json:"reclaim,omitempty"`
+	// Note is what Event was about where no other field says it.
+	Note string `json:"note,omitempty"`
 	// Abandoned is what an operator has given up without proof, who that was and
 	// why. It goes into the tombstone.
 	Abandoned []string `json:"abandoned,omitempty"`

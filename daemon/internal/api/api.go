@@ -20,6 +20,7 @@ import (
 	"github.com/berthd/berth/daemon/internal/appraise"
 	"github.com/berthd/berth/daemon/internal/engine"
 	"github.com/berthd/berth/daemon/internal/evidence"
+	"github.com/berthd/berth/daemon/internal/reclaim"
 	"github.com/berthd/berth/plugins/host"
 	"github.com/berthd/berth/plugins/sandbox"
 	"github.com/berthd/berth/rpc"
@@ -36,8 +37,10 @@ type Options struct {
 	Prober *evidence.Prober
 	// Appraiser looks into workspaces.
 	Appraiser *appraise.Appraiser
-	Plugins   *host.Host
-	Journal   *journal.Journal
+	// Cleaner makes room where a start finds none.
+	Cleaner *reclaim.Cleaner
+	Plugins *host.Host
+	Journal *journal.Journal
 	// Providers are the configured kinds in the order of preference.
 	Providers []string
 	UID       uint32

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/user"
@@ -62,13 +63,34 @@ func (a *API) Start(ctx context.Context, p rpc.Peer, session string, req rpc.Sta
 		Session, Spec string
 		UID           uint32
 	}{session, start.Digest, owner.UID})
-	start.Room, start.Device = a.room(ctx, workspace)
-	start.StateRoom, _ = a.room(ctx, a.opts.Dir.Path())
-	started, err := a.opts.Engine.Start(ctx, start)
+	started, err := a.measured(ctx, &start, workspace)
+	if why := lacksRoom(err); why != "" {
+		a.opts.Cleaner.Free(ctx, start.Device, why, func(ctx context.Context) bool {
+			started, err = a.measured(ctx, &start, workspace)
+			return lacksRoom(err) == ""
+		})
+	}
 	if err != nil {
 		return rpc.StartReply{}, refuse(err)
 	}
 	return rpc.StartReply(started), nil
+}
+
+// measured hands a start over to the engine with new readings of the disks.
+func (a *API) measured(ctx context.Context, start *engine.StartRequest, workspace string) (engine.Started, error) {
+	start.Room, start.Device = a.room(ctx, workspace)
+	start.StateRoom, _ = a.room(ctx, a.opts.Dir.Path())
+	return a.opts.Engine.Start(ctx, *start)
+}
+
+// lacksRoom is the refusal of a start for want of room for its workspace, empty
+// where it is another error or none.
+func lacksRoom(err error) string {
+	var r *engine.Refusal
+	if errors.As(err, &r) && rpc.Code(r.Code) == rpc.CodeCapacityRejected && r.Details["root"] == "workspaces" {
+		return r.Message
+	}
+	return ""
 }
 
 // owner decides whom a new session belongs to; for an existing one its owner

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -112,6 +113,16 @@ func (a *Appraiser) Inspect(ctx context.Context, s Subject) (*workspace.Report, 
 	})
 }
 
+// InspectAll is Inspect, and also tells of files that git ignores. A workspace that
+// is not there is an error: nothing is known of it.
+func (a *Appraiser) InspectAll(ctx context.Context, s Subject) (*workspace.Report, error) {
+	ctx, cancel := context.WithTimeout(ctx, inspectBound+graceBound)
+	defer cancel()
+	return a.run(ctx, s, workspace.Request{
+		Verb: workspace.VerbInspect, Root: s.Root, Ignored: true, Seconds: int(inspectBound / time.Second),
+	})
+}
+
 // Salvage saves what the workspace holds under a name that is used once, and
 // returns the directory. One that an earlier call has finished is replaced: the
 // workspace may have changed since.
@@ -162,11 +173,11 @@ func (a *Appraiser) runIn(ctx context.Context, s Subject, req workspace.Request,
 	case <-ctx.Done():
 		return nil, fmt.Errorf("waiting to work on workspaces: %w", ctx.Err())
 	}
-	program, err := a.program()
+	program, err := os.Open(a.opts.Program)
 	if err != nil {
 		return nil, fmt.Errorf("opening the program that works on workspaces: %w", err)
 	}
-	defer unix.Close(program)
+	defer program.Close()
 	leaf, cgroup, err := a.leaf(in.cgroup, s.Session, in.limits)
 	if err != nil {
 		return nil, err
@@ -175,28 +186,19 @@ func (a *Appraiser) runIn(ctx context.Context, s Subject, req workspace.Request,
 		defer a.clear(leaf)
 		defer cgroup.Close()
 	}
-	// By descriptor: the user need not reach the directory that the program is in.
-	cmd := exec.CommandContext(ctx, fmt.Sprintf("/proc/self/fd/%d", program))
+	// By descriptor: the user need not reach the directory that the program is in. It
+	// is one that the child is given, since what else is open may be replaced by
+	// those before the exec.
+	files := append(slices.Clip(in.files), program)
+	cmd := exec.CommandContext(ctx, fmt.Sprintf("/proc/self/fd/%d", 2+len(files)))
 	cmd.Args = []string{"berth-workspace"}
 	cmd.Dir, cmd.Env = "/", []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
 	cmd.SysProcAttr = a.attributes(s, cgroup)
-	cmd.ExtraFiles = in.files
+	cmd.ExtraFiles = files
 	cmd.WaitDelay = graceBound
 	// With all that it has started: there may be no cgroup that tells.
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
 	return converse(cmd, req, in.gently)
-}
-
-// program opens the program at a number that no descriptor of the child gets
-// before it is executed.
-func (a *Appraiser) program() (int, error) {
-	const above = 64
-	fd, err := unix.Open(a.opts.Program, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return -1, &os.PathError{Op: "open", Path: a.opts.Program, Err: err}
-	}
-	defer unix.Close(fd)
-	return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, above)
 }
 
 // attributes make the program the session's user, in its own session and cgroup.

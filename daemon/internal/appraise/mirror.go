@@ -10,8 +10,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/berthd/berth/daemon/internal/workspace"
 	"github.com/berthd/berth/statefs"
@@ -198,4 +200,24 @@ func openBeneath(root, path string, flags uint64) (*os.File, error) {
 		return nil, &os.PathError{Op: "open", Path: filepath.Join(root, path), Err: err}
 	}
 	return os.NewFile(uintptr(fd), path), nil
+}
+
+// Mirrors are the paths of all mirrors, the one that was used longest ago first.
+func (a *Appraiser) Mirrors() []string {
+	root := filepath.Join(a.opts.Dir.Cache(), "git")
+	entries, err := os.ReadDir(root)
+	if err != nil {
+		return nil
+	}
+	used := map[string]time.Time{}
+	var paths []string
+	for _, e := range entries {
+		path := filepath.Join(root, e.Name())
+		if info, err := os.Stat(filepath.Join(path, workspace.MirrorRefs)); err == nil {
+			used[path] = info.ModTime()
+		}
+		paths = append(paths, path)
+	}
+	slices.SortFunc(paths, func(a, b string) int { return used[a].Compare(used[b]) })
+	return paths
 }

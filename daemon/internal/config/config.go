@@ -138,6 +138,20 @@ type Capacity struct {
 	LowPercent      float64 `toml:"low_percent"`
 	LowInodePercent float64 `toml:"low_inode_percent"`
 	StateLowBytes   uint64  `toml:"state_low_bytes"`
+	// HighBytes, HighPercent and HighInodePercent end the low state; 0 = half as
+	// much again as the low mark.
+	HighBytes        uint64  `toml:"high_bytes"`
+	HighPercent      float64 `toml:"high_percent"`
+	HighInodePercent float64 `toml:"high_inode_percent"`
+	// Reclaim gives up workspaces that can be made again, once they have not been
+	// used for ReclaimAfter; with ReclaimIgnored also those that hold files which
+	// git ignores.
+	Reclaim        bool     `toml:"reclaim"`
+	ReclaimAfter   Duration `toml:"reclaim_after"`
+	ReclaimIgnored bool     `toml:"reclaim_ignored"`
+	// CheckEvery is how often the disk is looked at; 0 = only when a start finds no
+	// room.
+	CheckEvery Duration `toml:"check_every"`
 }
 
 // Keep is how long things are remembered.
@@ -210,7 +224,8 @@ func Default() Config {
 			SpoolFileBytes: 4 << 20, SpoolFiles: 4, DrainTimeout: Duration(2 * time.Second),
 		},
 		Workspaces: Workspaces{StepLimit: Duration(8 * time.Minute), StepQuiet: Duration(5 * time.Minute), CloneCache: true},
-		Capacity:   Capacity{LowBytes: 2 << 30, LowPercent: 5, LowInodePercent: 5, StateLowBytes: 64 << 20},
+		Capacity: Capacity{LowBytes: 2 << 30, LowPercent: 5, LowInodePercent: 5, StateLowBytes: 64 << 20,
+			Reclaim: true, ReclaimAfter: Duration(20 * time.Minute), CheckEvery: Duration(time.Minute)},
 		Keep: Keep{
 			Tombstones: Duration(30 * 24 * time.Hour), Operations: Duration(30 * 24 * time.Hour),
 			Salvages: Duration(90 * 24 * time.Hour),
@@ -361,6 +376,7 @@ func (c *Config) Validate() error {
 		bad("log.level = %q: must be trace, debug, info, warn or error", c.Log.Level)
 	}
 	c.Log.validate(bad)
+	c.Capacity.validate(bad)
 	if l := c.Metrics.Listen; l != "" {
 		host, port, err := net.SplitHostPort(l)
 		n, errPort := strconv.ParseUint(port, 10, 16)
@@ -369,6 +385,20 @@ func (c *Config) Validate() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func (c *Capacity) validate(bad func(format string, args ...any)) {
+	if c.ReclaimAfter < 0 || c.CheckEvery < 0 {
+		bad("capacity.reclaim_after and capacity.check_every: must be 0 or above")
+	}
+	for key, pair := range map[string][2]float64{
+		"high_bytes": {float64(c.HighBytes), float64(c.LowBytes)}, "high_percent": {c.HighPercent, c.LowPercent},
+		"high_inode_percent": {c.HighInodePercent, c.LowInodePercent},
+	} {
+		if high, low := pair[0], pair[1]; high != 0 && high < low {
+			bad("capacity.%s = %v: must be 0, or not below the low mark (%v)", key, high, low)
+		}
+	}
 }
 
 func (l *Log) validate(bad func(format string, args ...any)) {

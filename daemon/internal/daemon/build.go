@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"os/user"
@@ -13,6 +14,7 @@ import (
 	"github.com/berthd/berth/daemon/internal/config"
 	"github.com/berthd/berth/daemon/internal/engine"
 	"github.com/berthd/berth/daemon/internal/lease"
+	"github.com/berthd/berth/daemon/internal/reclaim"
 	"github.com/berthd/berth/plugins/host"
 	"github.com/berthd/berth/rpc"
 	"github.com/berthd/berth/statefs"
@@ -75,14 +77,26 @@ func rules(c *config.Config) lease.Rules {
 	return r
 }
 
-// marks are the marks of the file systems that hold workspaces. The low state
-// is left half as high above, so that one session does not make it flap.
+// marks are the marks of the file systems that hold workspaces. Unless it is set,
+// the low state is left half as high above, so that one session does not make it
+// flap.
 func marks(c *config.Config) admit.Marks {
-	m := admit.DefaultMarks()
-	m.LowBytes, m.ExitLowBytes = c.Capacity.LowBytes, c.Capacity.LowBytes+c.Capacity.LowBytes/2
-	m.LowPercent, m.ExitLowPercent = c.Capacity.LowPercent, min(c.Capacity.LowPercent*1.5, 100)
-	m.LowInodePercent, m.ExitLowInodePercent = c.Capacity.LowInodePercent, min(c.Capacity.LowInodePercent*1.5, 100)
+	m, k := admit.DefaultMarks(), &c.Capacity
+	m.LowBytes, m.ExitLowBytes = k.LowBytes, cmp.Or(k.HighBytes, k.LowBytes+k.LowBytes/2)
+	m.LowPercent, m.ExitLowPercent = k.LowPercent, cmp.Or(k.HighPercent, min(k.LowPercent*1.5, 100))
+	m.LowInodePercent, m.ExitLowInodePercent = k.LowInodePercent, cmp.Or(k.HighInodePercent, min(k.LowInodePercent*1.5, 100))
 	return m
+}
+
+// cleaning is how room is made.
+func cleaning(c *config.Config) reclaim.Settings {
+	return reclaim.Settings{Enabled: c.Capacity.Reclaim, Policy: policy(c), Marks: marks(c), Every: c.Capacity.CheckEvery.D()}
+}
+
+func policy(c *config.Config) admit.Policy {
+	p := admit.DefaultPolicy()
+	p.MinAge, p.DiscardIgnored = c.Capacity.ReclaimAfter.D(), c.Capacity.ReclaimIgnored
+	return p
 }
 
 func stateMarks(c *config.Config) admit.Marks {
@@ -120,8 +134,13 @@ func (d *Daemon) newAPI(started time.Time) error {
 		space.Close()
 		return nil
 	})
+	d.cleaner = reclaim.New(reclaim.Options{
+		Engine: d.engine, Dir: d.dir, Space: space, Prober: d.prober, Appraiser: d.works, Settings: cleaning(&d.cfg),
+		Logger: d.log.Named("reclaim"),
+	})
 	d.api = api.New(api.Options{
-		Engine: d.engine, Dir: d.dir, Space: space, Prober: d.prober,
+		Cleaner: d.cleaner,
+		Engine:  d.engine, Dir: d.dir, Space: space, Prober: d.prober,
 		Appraiser: d.works,
 		Plugins:   d.plugins, Journal: d.journal, Providers: kinds, UID: uint32(os.Geteuid()),
 		Tuning: api.Tuning{Defaults: defaults, Marks: marks(&d.cfg), StateMarks: stateMarks(&d.cfg)},

@@ -27,8 +27,10 @@ import (
 	"github.com/berthd/berth/daemon/internal/evidence"
 	"github.com/berthd/berth/daemon/internal/keep"
 	"github.com/berthd/berth/daemon/internal/link"
+	"github.com/berthd/berth/daemon/internal/reclaim"
 	"github.com/berthd/berth/daemon/internal/spawn"
 	"github.com/berthd/berth/daemon/internal/sys"
+	"github.com/berthd/berth/daemon/internal/workspace"
 	"github.com/berthd/berth/plugins/host"
 	"github.com/berthd/berth/rpc"
 	"github.com/berthd/berth/statefs"
@@ -75,6 +77,7 @@ type Daemon struct {
 	links    *link.Server
 	host     *effect.Host
 	engine   *engine.Engine
+	cleaner  *reclaim.Cleaner
 	api      *api.API
 	server   *rpc.Server
 	measured http.Handler
@@ -277,6 +280,7 @@ func (d *Daemon) serve(ctx context.Context, started time.Time, reload <-chan os.
 	go d.tend(engineCtx)
 	go d.keeper.Run(engineCtx)
 	go d.sweepKept(engineCtx)
+	go d.cleaner.Run(engineCtx) // ends with the context
 	go d.announce(engineCtx)
 	go d.reloads(engineCtx, reload)
 	go d.watchdog(engineCtx, d.manager, d.passed.Watchdog)
@@ -386,7 +390,11 @@ func (d *Daemon) effects() *effect.Host {
 		HostID: d.dir.HostID(), UID: uint32(os.Geteuid()), Dir: d.dir, Trees: d.trees,
 		Watcher: d.watcher, Keeper: d.keeper, Links: d.links, Providers: d.plugins, Prober: d.prober, Scanner: d.scanner,
 		Appraiser: d.works,
-		WrapPath:  d.cfg.WrapPath(), Socket: d.wrapSocket(), Launches: d.cfg.Sessions.Launches,
+		Worthless: func(r *workspace.Report) (bool, []string) {
+			_, policy := d.cleaner.Policy()
+			return reclaim.Worthless(r, policy)
+		},
+		WrapPath: d.cfg.WrapPath(), Socket: d.wrapSocket(), Launches: d.cfg.Sessions.Launches,
 		HeartbeatEvery: w.HeartbeatEvery.D(), SpoolFileBytes: w.SpoolFileBytes, SpoolFiles: w.SpoolFiles,
 		DrainTimeout: w.DrainTimeout.D(), KeepGenerations: d.cfg.Keep.Generations, Logger: d.log.Named("effect"),
 		Scopes: d.scopes, ScopesOnly: d.cfg.Leaves == config.LeavesScope, Grace: d.cfg.Sessions.Grace.D(),

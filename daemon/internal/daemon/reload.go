@@ -71,6 +71,7 @@ func (d *Daemon) reconfigure(ctx context.Context) (changed, refused []string, er
 		return nil, nil, fmt.Errorf("telling the engine: %w", err)
 	}
 	d.api.Reconfigure(api.Tuning{Defaults: defaults, Marks: marks(&merged), StateMarks: stateMarks(&merged)})
+	d.cleaner.Reconfigure(cleaning(&merged))
 	d.server.SetAccess(who)
 	d.log.SetLevel(hclog.LevelFromString(merged.Log.Level))
 	d.cfg = merged

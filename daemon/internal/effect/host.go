@@ -28,6 +28,7 @@ import (
 	"github.com/berthd/berth/daemon/internal/link"
 	"github.com/berthd/berth/daemon/internal/spawn"
 	"github.com/berthd/berth/daemon/internal/sys"
+	"github.com/berthd/berth/daemon/internal/workspace"
 	"github.com/berthd/berth/plugins/sandbox"
 	"github.com/berthd/berth/rpc/wire"
 	"github.com/berthd/berth/statefs"
@@ -59,6 +60,9 @@ type Options struct {
 	Prober    *evidence.Prober
 	Scanner   *discover.Scanner
 	Appraiser *appraise.Appraiser
+	// Worthless says whether a workspace may be given up for what was found in it,
+	// and if not, why.
+	Worthless func(*workspace.Report) (ok bool, why []string)
 	// WrapPath is the absolute path of berth-wrap, Socket that of the wrapper
 	// socket.
 	WrapPath string

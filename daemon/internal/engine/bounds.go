@@ -14,6 +14,8 @@ const (
 	releaseBound = 60 * time.Second
 	// deleteBound bounds one step of a deletion; a large tree takes several.
 	deleteBound = 10 * time.Minute
+	// reclaimBound bounds the giving up of a workspace, the look into it included.
+	reclaimBound = 5 * time.Minute
 	// inventoryBound bounds the listing of leaves and directories at start.
 	inventoryBound = 30 * time.Second
 	// joinBound bounds the wait for cancelled effects: at the daemon's end, and

@@ -102,7 +102,7 @@ func trashName(session string, next uint64) string {
 func (e *Engine) startDeletion(s *session) {
 	del := s.lease.Deletion
 	if del == nil || s.deleting != nil || !s.state.Vacant() || del.NextAt > e.opts.Now() ||
-		del.Trash == "" {
+		del.Trash == "" || s.lease.Reclaim != "" {
 		return
 	}
 	step := del.Step

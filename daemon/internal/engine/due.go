@@ -76,7 +76,7 @@ func (e *Engine) nearest(s *session) (time.Duration, bool) {
 			consider(debt.NextAt)
 		}
 	}
-	if del := s.lease.Deletion; del != nil && s.state.Vacant() && s.deleting == nil && len(s.lease.Debts) == 0 {
+	if del := s.lease.Deletion; del != nil && s.state.Vacant() && s.deleting == nil && len(s.lease.Debts) == 0 && s.lease.Reclaim == "" {
 		consider(del.NextAt)
 	}
 	if at, ok := e.expiresAt(s); ok {

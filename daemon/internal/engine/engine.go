@@ -51,6 +51,9 @@ type Effects interface {
 	Release(ctx context.Context, session string, d record.Debt) error
 	// Delete does one step of a deletion.
 	Delete(ctx context.Context, p DeletePlan) (DeleteResult, error)
+	// Reclaim gives up a workspace to make room, if there is still nothing against
+	// it, and says what it has found.
+	Reclaim(ctx context.Context, p ReclaimPlan) (ReclaimResult, error)
 	// Exit reads the exit record of an instance; the zero Exit when there is
 	// none that can be read.
 	Exit(session string, generation uint64) (wire.Exit, bool)

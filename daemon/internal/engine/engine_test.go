@@ -101,7 +101,11 @@ func (w *world) run(epoch string, j Journal, loaded *Loaded) (kill func()) {
 var epochStart = time.Date(1999, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func spec(session string) *record.Spec {
-	return &record.Spec{Session: session, Digest: "d", Command: []string{"true"}, Provider: "process", Grace: -1}
+	s := &record.Spec{Session: session, Digest: "d", Command: []string{"true"}, Provider: "process", Grace: -1}
+	if session == "s1" || session == "s3" { // of the walk
+		s.Source = &record.Source{Copy: "/somewhere"}
+	}
+	return s
 }
 
 func (w *world) start(session, key string) (Started, error) {
@@ -139,7 +143,7 @@ func walk(t *testing.T, seed uint64) {
 		session := fmt.Sprintf("s%d", rng.IntN(4))
 		ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rng.IntN(20_000))*time.Millisecond)
 		e := w.e
-		switch rng.IntN(8) {
+		switch rng.IntN(9) {
 		case 0, 1, 2:
 			s, err := e.Start(ctx, StartRequest{
 				Caller: Caller{Session: session, Digest: session, Any: true}, Spec: spec(session), Room: room, StateRoom: room, OwnerUID: 7,
@@ -166,6 +170,8 @@ func walk(t *testing.T, seed uint64) {
 			kill = w.boot("epoch")
 		case 7:
 			time.Sleep(time.Duration(rng.IntN(30)) * time.Second)
+		case 8:
+			_, _ = e.Reclaim(ctx, session, "room is needed")
 		}
 		cancel()
 	}
@@ -196,6 +202,12 @@ func (w *world) die() {
 // rest waits for everything to settle and compares it with what was promised.
 func (w *world) rest(promised map[string]uint64, deleted map[string]bool) {
 	time.Sleep(3 * time.Hour)
+	w.e.Snapshot().Sessions.Root().Walk(func(id []byte, v *View) bool {
+		if v.Lease.Reclaim != "" && v.State.Vacant() {
+			w.t.Errorf("the workspace of %q is being given up for ever", id)
+		}
+		return false
+	})
 	for session, generation := range promised {
 		v, ok := w.e.View(session)
 		tomb, buried := w.e.Snapshot().Tombstones.Get([]byte(session))

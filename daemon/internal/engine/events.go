@@ -51,6 +51,9 @@ func leaseEvent(l *record.Lease) Event {
 	if l.Event == "workspace_step" && l.Preparation != nil {
 		ev.Reason, ev.Detail = l.Preparation.Step, stepText(l.Preparation)
 	}
+	if l.Note != "" {
+		ev.Detail = l.Note
+	}
 	if l.State == "vacant" {
 		ev.Exit, ev.Ended = l.Exit, l.Exit != nil && l.Event == lease.OwnedAbsent.String()
 	}

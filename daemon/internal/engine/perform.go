@@ -35,6 +35,7 @@ func (e *Engine) perform(s *session, effect lease.Effect) {
 // enact starts what a vacant session still owes, and what waits for it.
 func (e *Engine) enact(s *session) {
 	e.startRelease(s)
+	e.startReclaim(s)
 	e.startDeletion(s)
 	if len(s.parked) > 0 && s.adoption != Reconciling && s.adoption != Present {
 		e.pending = append(e.pending, s.parked...)

@@ -80,6 +80,22 @@ type DeleteResult struct {
 	Report evidence.Report
 }
 
+// ReclaimPlan is a workspace to give up.
+type ReclaimPlan struct {
+	Lease   record.Lease
+	Subject evidence.Subject
+}
+
+// ReclaimResult is what has become of it.
+type ReclaimResult struct {
+	// Kept says why it was not given up after all; empty = it is gone.
+	Kept string
+	// Evidence is what was found in it, in words; Bytes and Inodes are what it took,
+	// as far as that is known.
+	Evidence      string
+	Bytes, Inodes uint64
+}
+
 // Inventory is what exists on the host under berth's names.
 type Inventory struct {
 	// Leaves are the leaves in the daemon's cgroup tree.

@@ -45,6 +45,9 @@ func (t *tx) stepped(key WrapperKey, r *StepResult) error {
 	if r.From != "" {
 		detail += fmt.Sprintf("; it was prepared by session %q before", r.From)
 	}
+	if r.From != "" || p.Again && p.Finished {
+		d.note = detail
+	}
 	t.put(d, "workspace_step", detail)
 	return nil
 }

@@ -183,7 +183,7 @@ func (e *Engine) install(l *Loaded) {
 			s.lease = record.Lease{
 				Session: id, UID: from.lease.UID, GID: from.lease.GID, Wrapper: from.lease.Wrapper,
 				Workspace: from.lease.Workspace, WorkspaceMade: from.lease.WorkspaceMade,
-				Preparation: from.lease.Preparation, Abandoned: from.lease.Abandoned,
+				Preparation: from.lease.Preparation, Abandoned: from.lease.Abandoned, Reclaim: from.lease.Reclaim,
 				Deletion: from.lease.Deletion, Unreadable: "the lease cannot be read: " + from.broken,
 			}
 			e.findWorkspace(&s.lease, s.spec)

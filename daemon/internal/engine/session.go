@@ -47,8 +47,10 @@ type session struct {
 	attempt    *work         // the stop attempt under way
 	releasing  bool
 	deleting   *work
-	startKeys  []opKey // start operations in flight
-	openKeys   []opKey // stop and delete operations in flight
+	reclaiming bool
+	reclaimed  []func(Reclaimed, error) // who waits for the end of that
+	startKeys  []opKey                  // start operations in flight
+	openKeys   []opKey                  // stop and delete operations in flight
 	waiters    []func(Started, error)
 	parked     []command        // starts that wait for the adoption
 	token      string           // of an allocation whose launch has not begun

@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/berthd/berth/daemon/internal/admit"
 	"github.com/berthd/berth/daemon/internal/lease"
@@ -148,6 +149,8 @@ func (t *tx) startable(req *StartRequest) (*draft, error) {
 		return nil, retired("session " + d.s.id)
 	case req.Spec != nil && req.Spec.Digest != d.spec.Digest:
 		return nil, specConflict(req.Session, d.spec, req.Spec)
+	case d.lease.Reclaim != "":
+		return nil, refusal(codeCleanupPending, true, "the workspace of session %q is being given up to make room", req.Session).after(time.Second)
 	case d.state.Vacant() && len(d.lease.Debts) > 0:
 		return nil, refusal(codeCleanupPending, true,
 			"provider %q has not released what session %q had: %s", d.lease.Debts[0].Provider, req.Session,
@@ -318,7 +321,7 @@ func (t *tx) admissible(d *draft, req *StartRequest, spec *record.Spec) error {
 			with(map[string]any{"session": other})
 	}
 	state := admit.Decide(req.StateRoom, admit.Reservation{}, admit.Reservation{}, t.e.opts.Settings.StateMarks, false)
-	if err := noRoom("the state directory", state); err != nil {
+	if err := noRoom("the state directory", "state", state); err != nil {
 		return err
 	}
 	room := t.rooms()[req.Device]
@@ -329,16 +332,16 @@ func (t *tx) admissible(d *draft, req *StartRequest, spec *record.Spec) error {
 		room.Low = decision.Low
 		t.e.rooms[req.Device] = room
 	})
-	return noRoom(fmt.Sprintf("session %q", req.Session), decision)
+	return noRoom(fmt.Sprintf("session %q", req.Session), "workspaces", decision)
 }
 
 // noRoom is the refusal that a decision asks for, nil when it admits.
-func noRoom(what string, d admit.Decision) error {
+func noRoom(what, root string, d admit.Decision) error {
 	switch d.Verdict {
 	case admit.Admit:
 		return nil
 	case admit.Rejected:
-		return refusal(codeCapacityRejected, true, "no room for %s: %s", what, d.Explain()).with(roomDetails(&d))
+		return refusal(codeCapacityRejected, true, "no room for %s: %s", what, d.Explain()).with(roomDetails(root, &d))
 	default:
 		return refusal(codeCapacityUnknown, true, "the room for %s is not known: %s", what, d.Explain())
 	}
@@ -346,8 +349,9 @@ func noRoom(what string, d admit.Decision) error {
 
 // roomDetails are a decision's numbers for programs, named as in the capacity
 // method's reply where that has them.
-func roomDetails(d *admit.Decision) map[string]any {
+func roomDetails(root string, d *admit.Decision) map[string]any {
 	return map[string]any{
+		"root":       root,
 		"free_bytes": d.Room.FreeBytes, "total_bytes": d.Room.TotalBytes, "reserved_bytes": d.Outstanding.Bytes,
 		"asked_bytes": d.Request.Bytes, "low_bytes": d.Mark.Bytes, "short_bytes": d.Short.Bytes,
 		"free_inodes": d.Room.FreeInodes, "total_inodes": d.Room.TotalInodes, "reserved_inodes": d.Outstanding.Inodes,

@@ -53,6 +53,7 @@ type draft struct {
 	gone      bool       // has become a tombstone
 	operation string     // key of the request that changes it in this batch
 	ended     bool       // an instance has ended with the event that is being recorded
+	note      string     // of the event that is about to be recorded
 }
 
 func (e *Engine) begin() *tx {
@@ -139,6 +140,7 @@ func (t *tx) vacated(d *draft, ended lease.Effect) {
 	l := &d.lease
 	l.ReservedBytes, l.ReservedInodes = 0, 0
 	l.ReleasedWall, l.Unreadable, l.ActiveAge = t.wall, "", t.e.age(t.now)
+	l.ReleasedAt, l.ReleasedBoot = t.now, t.e.boot()
 	if ended.Instance.IsZero() {
 		return
 	}
@@ -156,6 +158,7 @@ func (t *tx) vacated(d *draft, ended lease.Effect) {
 func (t *tx) put(d *draft, event, detail string) {
 	putState(&d.lease, d.state)
 	d.lease.Epoch, d.lease.Event, d.lease.Wall = t.e.opts.Epoch, event, t.wall
+	d.lease.Note, d.note = d.note, ""
 	t.append(record.TypeLease, d.s.id, d.state.NextGeneration, d.lease.Append(nil))
 	ev := leaseEvent(&d.lease)
 	if detail != "" {

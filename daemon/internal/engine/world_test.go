@@ -171,6 +171,9 @@ func (f *effects) Launch(ctx context.Context, p LaunchPlan) error {
 	if err := f.pause(ctx); err != nil {
 		return err
 	}
+	if err := f.fill(ctx, p); err != nil {
+		return err
+	}
 	w := f.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -186,6 +189,9 @@ func (f *effects) Launch(ctx context.Context, p LaunchPlan) error {
 	}
 	if w.erased[p.Key.Session] {
 		w.t.Errorf("session %q is launched after its deletion", p.Key.Session)
+	}
+	if l.Reclaim != "" || l.Preparation != nil && !l.Preparation.Finished {
+		w.t.Errorf("launching %v into a workspace that is not ready: %+v, %q", p.Key, l.Preparation, l.Reclaim)
 	}
 	for key := range w.live {
 		if key.Session == p.Key.Session {
@@ -212,6 +218,45 @@ func (f *effects) Launch(ctx context.Context, p LaunchPlan) error {
 	}
 	go w.callHome(wrapper)
 	return nil
+}
+
+// fillSteps is how many steps it takes to fill a workspace of this world.
+const fillSteps = 3
+
+// fill fills the workspace, each step once the one before is on disk.
+func (f *effects) fill(ctx context.Context, p LaunchPlan) error {
+	prep := p.Lease.Preparation
+	if prep == nil || prep.Finished {
+		return nil
+	}
+	for i := prep.Done; i < fillSteps; i++ {
+		if err := f.pause(ctx); err != nil {
+			return err
+		}
+		r := StepResult{Step: "setup", Number: i + 1, Last: i == fillSteps-1}
+		f.w.mu.Lock()
+		if f.w.chance(8) {
+			r.Failure, r.Code = "exit", 1
+		}
+		f.w.mu.Unlock()
+		if err := p.Stepped(ctx, r); err != nil {
+			return err
+		}
+		if l, ok := f.w.durable(p.Key.Session); ok && f.stillAlive() && l.Generation == p.Key.Generation &&
+			(l.Preparation == nil || r.Failure == "" && l.Preparation.Done != i+1) {
+			f.w.t.Errorf("step %d of %v is said to be on disk, where %+v is", i+1, p.Key, l.Preparation)
+		}
+		if r.Failure != "" {
+			return errors.New("a step has failed")
+		}
+	}
+	return nil
+}
+
+func (f *effects) stillAlive() bool {
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	return f.alive()
 }
 
 // callHome is a wrapper's life: it says hello until somebody takes it.
@@ -333,6 +378,31 @@ func (f *effects) Delete(ctx context.Context, p DeletePlan) (DeleteResult, error
 	}
 	w.erased[p.Session] = true
 	return DeleteResult{}, nil
+}
+
+// Reclaim gives up a workspace, or finds something in it.
+func (f *effects) Reclaim(ctx context.Context, p ReclaimPlan) (ReclaimResult, error) {
+	if err := f.pause(ctx); err != nil {
+		return ReclaimResult{}, err
+	}
+	w := f.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !f.alive() {
+		return ReclaimResult{}, errDead
+	}
+	if l, _ := w.durable(p.Lease.Session); l.Reclaim == "" || l.State != "vacant" {
+		w.t.Errorf("giving up the workspace of %q while its lease is %+v", p.Lease.Session, l)
+	}
+	for key := range w.live {
+		if key.Session == p.Lease.Session {
+			w.t.Errorf("giving up the workspace of %q while %v lives", p.Lease.Session, key)
+		}
+	}
+	if w.chance(4) {
+		return ReclaimResult{Kept: "it has untracked files"}, nil
+	}
+	return ReclaimResult{Evidence: "nothing"}, nil
 }
 
 func (f *effects) Exit(session string, generation uint64) (wire.Exit, bool) {

@@ -11,7 +11,10 @@ import (
 
 // Inspect looks at everything in the workspace root that its deletion would
 // lose. An error says that nothing is known.
-func Inspect(ctx context.Context, root string) (*Report, error) {
+func Inspect(ctx context.Context, root string) (*Report, error) { return look(ctx, root, false) }
+
+// look is Inspect, on request with the files that git ignores.
+func look(ctx context.Context, root string, ignored bool) (*Report, error) {
 	report := &Report{Findings: []Finding{}}
 	t, err := walk(ctx, root, report, nil)
 	if err != nil {
@@ -24,6 +27,12 @@ func Inspect(ctx context.Context, root string) (*Report, error) {
 			if ctx.Err() != nil {
 				return nil, err
 			}
+			report.unknown(r.rel, err)
+		}
+		if !ignored || r.workTree == "" {
+			continue
+		}
+		if err := r.ignored(ctx, report); err != nil {
 			report.unknown(r.rel, err)
 		}
 	}
@@ -113,6 +122,20 @@ func (r *repo) files(ctx context.Context, report *Report) error {
 	changed.report(report, Uncommitted, r.rel)
 	untracked.report(report, Untracked, r.rel)
 	hidden.report(report, Hidden, r.rel)
+	return nil
+}
+
+// ignored reports what git status passes over because it is told to.
+func (r *repo) ignored(ctx context.Context, report *Report) error {
+	var s sample
+	err := r.each(ctx, 0, func(name string) error {
+		s.add(name)
+		return nil
+	}, "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
+	if err != nil {
+		return err
+	}
+	s.report(report, Ignored, r.rel)
 	return nil
 }
 

@@ -24,6 +24,8 @@ type Request struct {
 	Verb string `json:"verb"`
 	// Root is the workspace, an absolute path.
 	Root string `json:"root"`
+	// Ignored asks an inspection for files that git ignores, too.
+	Ignored bool `json:"ignored,omitempty"`
 	// Out is an existing empty directory for what is saved.
 	Out string `json:"out,omitempty"`
 	// KeepFree is how many bytes stay free in the file system of Out.
@@ -37,7 +39,7 @@ type Request struct {
 // Kind says what sort of work a Finding is.
 type Kind string
 
-// The kinds. Files that git is told to ignore are none.
+// The kinds.
 const (
 	Uncommitted Kind = "uncommitted" // tracked files that were changed
 	Untracked   Kind = "untracked"   // files and directories that git does not know
@@ -47,6 +49,7 @@ const (
 	Stash       Kind = "stash"       // entries
 	InProgress  Kind = "in_progress" // a merge, rebase, cherry-pick, revert or bisect
 	Files       Kind = "files"       // files outside every repository
+	Ignored     Kind = "ignored"     // files that git is told not to know; only where they were asked for
 	Unknown     Kind = "unknown"     // could not be looked at; Examples say why
 )
 
@@ -150,6 +153,7 @@ var texts = map[Kind][2]string{
 	Stash:       {"stash entry", "stash entries"},
 	InProgress:  {"operation in progress", "operations in progress"},
 	Files:       {"file outside git", "files outside git"},
+	Ignored:     {"ignored file or directory", "ignored files or directories"},
 }
 
 // String describes the finding for people, in one line; names are quoted where

@@ -16,6 +16,9 @@ import (
 // Run is the program berth-workspace: it reads one Request from in, writes one
 // Report to out and returns the exit code. It ends at once when in does.
 func Run(in io.Reader, out io.Writer) int {
+	for fd := logFD; fd <= mirrorFD+1; fd++ { // nothing that runs here gets them, nor the program itself
+		unix.CloseOnExec(fd)
+	}
 	var req Request
 	dec := json.NewDecoder(io.LimitReader(in, maxRequest))
 	if err := dec.Decode(&req); err != nil {
@@ -58,7 +61,7 @@ func do(req *Request) (*Report, error) {
 	}
 	switch req.Verb {
 	case VerbInspect:
-		return Inspect(ctx, req.Root)
+		return look(ctx, req.Root, req.Ignored)
 	case VerbSalvage:
 		ctx, stop := keepFree(ctx, req.Out, req.KeepFree)
 		defer stop()

@@ -92,9 +92,6 @@ func prepare(ctx context.Context, req *Request) *End {
 	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
 		return p.ended(ctx, err)
 	}
-	for fd := logFD; fd <= mirrorFD; fd++ { // nothing that runs here gets them
-		unix.CloseOnExec(fd)
-	}
 	steps := map[string]func(context.Context) error{
 		VerbClaim: p.claim, VerbCopy: p.copy, VerbClone: p.clone, VerbCheckout: p.checkout, VerbSetup: p.setup,
 	}

@@ -106,7 +106,7 @@ and errors are one object on standard error: {"error", "exit", "try"}.
 	)
 	a.add(cmd, "session", a.runCmd(), a.startCmd(), a.attachCmd(), a.sendCmd(), a.stopCmd(), a.deleteCmd())
 	a.add(cmd, "look", a.listCmd(), a.getCmd(), a.explainCmd(), a.logsCmd(), a.eventsCmd(), a.waitCmd())
-	a.add(cmd, "host", a.statusCmd(), a.capacityCmd(), a.providersCmd(), a.scanCmd(), a.drainCmd(), a.undrainCmd(), a.leaseCmd(), a.opCmd(), a.journalCmd(), a.versionCmd())
+	a.add(cmd, "host", a.statusCmd(), a.capacityCmd(), a.gcCmd(), a.providersCmd(), a.scanCmd(), a.drainCmd(), a.undrainCmd(), a.leaseCmd(), a.opCmd(), a.journalCmd(), a.versionCmd())
 	return cmd
 }
 

@@ -15,6 +15,15 @@ func (s *Service) Capacity(_ context.Context, p rpc.Peer) (rpc.CapacityReply, er
 	}}}, s.enter("capacity", p, "")
 }
 
+// GC answers with one workspace of each sort.
+func (s *Service) GC(_ context.Context, p rpc.Peer) (rpc.GCReply, error) {
+	hour := 3600.0
+	return rpc.GCReply{Enabled: true, AfterSeconds: 1200, Workspaces: []rpc.Eligibility{
+		{Session: "old", Path: "/var/lib/berth/workspaces/old", Eligible: true, ReleasedSeconds: &hour},
+		{Session: "work", Path: "/var/lib/berth/workspaces/work", WhyNot: []string{"it has untracked files"}, ReleasedSeconds: &hour, Holds: "1 untracked file or directory: x"},
+	}}, s.enter("gc", p, "")
+}
+
 // Scan answers with one stray.
 func (s *Service) Scan(_ context.Context, p rpc.Peer) (rpc.ScanReply, error) {
 	return rpc.ScanReply{
