@@ -119,11 +119,15 @@ func TestMetricsAddress(t *testing.T) {
 		}
 		return reply.StatusCode, string(body)
 	}
-	status, text := get("/metrics")
-	if status != 200 {
-		t.Errorf("GET /metrics answers %d", status)
-	}
-	lint(t, text, "berth_settled 1")
+	var text string
+	h.Until("the metrics say that it is settled", patience, func() error {
+		var status int
+		if status, text = get("/metrics"); status != 200 || !strings.Contains(text, "\nberth_settled 1") {
+			return fmt.Errorf("GET /metrics answers %d %s", status, text)
+		}
+		return nil
+	})
+	lint(t, text)
 	for _, path := range []string{"/", "/v1/status", "/v1/sessions"} {
 		if status, body := get(path); status != 404 {
 			t.Errorf("GET %s answers %d: %s", path, status, body)
